@@ -7,6 +7,7 @@
 pub mod codec;
 pub mod command;
 pub mod config;
+pub mod controller;
 pub mod event;
 pub mod promise;
 pub mod record;
