@@ -73,6 +73,8 @@ codes! {
     StorageUnavailable = "storage_unavailable", 503, None, "The disk does not work";
     Quarantined = "quarantined", 503, None, "An operator is needed";
     KeyUnverified = "key_unverified", 503, None, "The API key cannot be verified now";
+    /// The control plane cannot be asked.
+    Unavailable = "unavailable", 503, None, "A part of the service cannot be reached now";
     /// The only answer that leaves doubt.
     OperationUnconfirmed = "operation_unconfirmed", 504, Unknown, "Not confirmed; it may take effect";
 }
