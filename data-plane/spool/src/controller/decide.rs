@@ -42,10 +42,12 @@ impl Controller {
                 true
             }
             Step::TakingOver { to, assign, call, .. } => {
-                if call.as_ref().is_none_or(|call| now >= call.due(self.settings.call_wait)) {
-                    call.get_or_insert_with(|| Call::sent(now)).resent(now);
-                    actions.push(Action::Assign { to: to.clone(), assign: (**assign).clone() });
+                match call {
+                    Some(call) if now < call.due(self.settings.call_wait) => return false,
+                    Some(call) => call.resent(now),
+                    None => *call = Some(Call::sent(now)),
                 }
+                actions.push(Action::Assign { to: to.clone(), assign: (**assign).clone() });
                 false
             }
             Step::SteppingDown { .. } | Step::Electing { .. } | Step::Assigning { .. } => false,
