@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+#[allow(clippy::disallowed_methods, reason = "the one place")]
 pub fn now() -> Timestamp {
     Timestamp::now()
 }

@@ -207,7 +207,7 @@ mod tests {
         let (sessions, now) = (Sessions::default(), Instant::now());
         sessions.learn(now, &ours.public, vec![]).expect("a key");
         let claims = serde_json::json!({"sub": "p", "account": AccountId::from_u128(7), "sid": "s", "exp": 4_000_000_000u64});
-        let hmac = EncodingKey::from_secret(ours.public.as_bytes());
+        let hmac = EncodingKey::from_secret(ours.public.as_bytes()).expect("a key");
         let forged = jsonwebtoken::encode(&Header::new(Algorithm::HS256), &claims, &hmac).expect("a token");
         assert_eq!(code(sessions.verify(now, &forged)), ErrorCode::Unauthenticated);
     }

@@ -4,8 +4,8 @@
 //! * [`session`], [`account`], [`keys`], [`spools`]: the routes
 //! * [`openapi`]: the document, and the process's health
 //! * [`extract`], [`fields`], [`page`]: what handlers take, and how strictly it is read
-//! * [`problem`]: refusals
 //! * [`edge`], [`origin`], [`cookie`]: what every request passes; browsers
+//! * [`mod@problem`]: refusals, all of one shape
 
 pub mod account;
 pub mod cookie;

@@ -89,7 +89,7 @@ impl Fake {
             .client_ca_root(Certificate::from_pem(&authority.pem));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        let server = Server::builder().tls_config(tls).expect("good certificates");
+        let mut server = Server::builder().tls_config(tls).expect("good certificates");
         let serving = server
             .add_service(ConsoleServer::from_arc(self))
             .serve_with_incoming(TcpListenerStream::new(listener));
@@ -105,7 +105,7 @@ impl Fake {
     }
 
     fn session(&self, session: String) -> Session {
-        let now = jiff::Timestamp::now();
+        let now = console_api::clock::now();
         let claims = serde_json::json!({
             "sub": "person-1", "account": ACCOUNT, "sid": session, "exp": now.as_second() + 300,
         });
