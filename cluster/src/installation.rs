@@ -133,7 +133,7 @@ impl Installation {
     /// node.
     pub async fn start(&self) -> anyhow::Result<()> {
         use PartName::*;
-        self.start_all(|part| matches!(part, Etcd | Postgres | S3)).await?;
+        self.start_servers().await?;
         self.start_all(|part| matches!(part, Control)).await?;
         self.start_all(|part| matches!(part, Node(_) | Console)).await?;
         let key = self.first_account().await?.api_key;
@@ -141,6 +141,12 @@ impl Installation {
         try_join_all(nodes.iter().map(|node| node.wait_serving("default", SERVE_WITHIN))).await?;
         self.shared.up.store(true, SeqCst);
         self.shared.write_dev_file()
+    }
+
+    /// What is not ours: etcd, PostgreSQL, S3.
+    pub async fn start_servers(&self) -> anyhow::Result<()> {
+        use PartName::*;
+        self.start_all(|part| matches!(part, Etcd | Postgres | S3)).await
     }
 
     pub fn is_up(&self) -> bool {
@@ -153,6 +159,11 @@ impl Installation {
 
     pub fn dev_file(&self) -> Option<DevFile> {
         self.shared.dev_file()
+    }
+
+    /// None while it does not run.
+    pub fn pid(&self, part: PartName) -> Option<u32> {
+        self.shared.pid(part)
     }
 
     pub fn node_urls(&self) -> Vec<String> {
