@@ -1,6 +1,6 @@
 //! A small installation for a test: the real binaries, in a directory of its own, gone when the test ends.
 
-use crate::api::Api;
+use crate::api::{Api, Failure, Received};
 use crate::console::Console;
 use crate::dev_file::DevFile;
 use crate::installation::{Fault, Installation};
@@ -8,9 +8,15 @@ use crate::launcher;
 use crate::layout::Layout;
 use crate::parts::{Options, PartName};
 use crate::state::FirstAccount;
-use anyhow::Context;
+use crate::wait::wait_until;
+use anyhow::{Context, ensure};
+use serde_json::json;
 use std::path::Path;
+use std::time::Duration;
 use tempfile::TempDir;
+
+/// For a spool to find a primary again, and then some: the machine may be busy.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Cluster {
     installation: Installation,
@@ -98,6 +104,44 @@ impl Cluster {
     pub fn others(&self, node: u16) -> Vec<u16> {
         (1..=self.nodes()).filter(|other| *other != node).collect()
     }
+}
+
+/// Receives and acknowledges until the queue is empty; what it held, in the order in which it came. A service that has to
+/// be asked again (503) is asked again; any other failure is the caller's.
+pub async fn drain(api: &Api, queue: &str) -> anyhow::Result<Vec<Received>> {
+    let mut all = Vec::new();
+    let many = json!({ "max": 100 });
+    loop {
+        let batch = patiently("a receive", || api.receive(queue, &many)).await?;
+        if batch.is_empty() {
+            return Ok(all);
+        }
+        let tokens: Vec<String> = batch.iter().map(|message| message.token.clone()).collect();
+        let settled = patiently("an ack", || api.ack_all(queue, &tokens)).await?;
+        let results = settled["results"].as_array().context("results")?;
+        let all_good = results.len() == tokens.len() && results.iter().all(|result| result["status"] == 204);
+        ensure!(all_good, "acknowledging {} messages: {settled}", tokens.len());
+        all.extend(batch);
+    }
+}
+
+/// Asks again for as long as the answer is 503, which is certain to have had no effect.
+pub async fn patiently<T, F>(what: &str, mut ask: impl FnMut() -> F) -> anyhow::Result<T>
+where
+    F: Future<Output = Result<T, Failure>>,
+{
+    let answered = wait_until(PATIENCE, what, || {
+        let asked = ask();
+        async {
+            match asked.await {
+                Err(failure) if failure.problem().is_some_and(|problem| problem.status == 503) => {
+                    Err(failure)
+                }
+                other => Ok(other),
+            }
+        }
+    });
+    Ok(answered.await??)
 }
 
 /// Of `node-<number>`.
