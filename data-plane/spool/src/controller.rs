@@ -48,7 +48,7 @@ pub struct Settings {
     pub promise: Duration,
     /// T_suspect: a copy that heard no serving primary for so long says so.
     pub suspect: Duration,
-    /// A probe round ends after this.
+    /// A primary that does not answer a probe for so long is silent.
     pub probe_wait: Duration,
     /// A call that waits for nothing.
     pub call_wait: Duration,
@@ -93,6 +93,8 @@ impl Settings {
     }
 }
 
+/// A primary that just answered is not asked again at once, however many copies complain.
+const SERVED_LASTS: Duration = Duration::from_secs(1);
 const PROBE_GAP_MIN: Duration = Duration::from_millis(250);
 /// More steps than this at one moment would be a loop that waits for nothing.
 const STEPS_MAX: usize = 8;
@@ -115,6 +117,8 @@ pub struct Controller {
     rounds: u64,
     probe_after: Moment,
     probe_gap: Duration,
+    /// When the primary last answered that it serves.
+    served_at: Option<Moment>,
     elect_after: Moment,
     /// Elections since the record was last active.
     attempts: u32,
@@ -192,6 +196,7 @@ impl Controller {
             rounds: 0,
             probe_after: Moment::ZERO,
             probe_gap: PROBE_GAP_MIN,
+            served_at: None,
             elect_after: Moment::ZERO,
             attempts: 0,
             stalled_at: Moment::ZERO,
@@ -233,7 +238,7 @@ impl Controller {
         let mut at: Vec<Moment> = self.planned.iter().map(|planned| planned.ends).collect();
         match &self.step {
             Step::Watch => at.extend(self.watch_again_at()),
-            Step::Probing(round) | Step::ProbingTargets(round) => at.push(round.ends),
+            Step::Probing(round) | Step::ProbingTargets(round) => at.extend([round.silent_after, round.ends]),
             Step::SteppingDown { until } | Step::Electing { until, .. } | Step::Assigning { until, .. } => {
                 at.push(*until)
             }
@@ -251,6 +256,16 @@ impl Controller {
     pub fn is_idle(&self) -> bool {
         let settled = self.record().is_none_or(|record| record.phase == Phase::Active);
         settled && matches!(self.step, Step::Watch) && self.suspicion.is_none() && self.planned.is_none()
+    }
+
+    /// Calls or transactions are on their way, and will be over soon: a shell with many controllers may let
+    /// others wait. Not so one that waits for nodes to return, however long that takes.
+    pub fn is_busy(&self) -> bool {
+        match &self.step {
+            Step::Watch => false,
+            Step::Sealing(sealing) => !sealing.is_overdue(self.now, &self.settings),
+            _ => true,
+        }
     }
 
     pub fn record(&self) -> Option<&Record> {
@@ -283,6 +298,7 @@ impl Controller {
         } else if !same_reign {
             self.attempts = 0;
             self.suspicion = None;
+            self.served_at = None;
             self.probe_gap = PROBE_GAP_MIN;
             if before.is_some() {
                 self.nothing_is_waited_for();
@@ -308,7 +324,8 @@ impl Controller {
                 let suspicion = self.suspicion.get_or_insert(Suspicion { since: now, refused });
                 suspicion.refused |= refused;
                 if before.is_none_or(|before| refused && !before.refused) {
-                    self.probe_after = now;
+                    let asked_before = self.served_at.filter(|_| !refused);
+                    self.probe_after = asked_before.map_or(now, |at| now.max(at + SERVED_LASTS));
                     self.probe_gap = PROBE_GAP_MIN;
                 }
             }

@@ -247,6 +247,11 @@ fn a_primary_that_answers_is_left_alone() {
     let serving = Probed { serving: Some(Epoch(3)), ..lost() };
     assert_eq!(bench.probed(1, 1, serving), vec![nothing_is_waited_for()]);
     assert!(bench.controller.is_idle());
+    // The next complaint is looked into a little later; a refused connection at once.
+    assert_eq!(bench.feed(Input::Suspected { refused: false }), vec![]);
+    assert_eq!(bench.wake(SECOND), probes(&[1, 2, 3], 2));
+    bench.probed(1, 2, Probed { serving: Some(Epoch(3)), ..lost() });
+    assert_eq!(bench.feed(Input::Suspected { refused: true }), probes(&[1, 2, 3], 3));
 }
 
 #[test]

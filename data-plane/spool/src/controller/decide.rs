@@ -87,7 +87,7 @@ impl Controller {
         self.rounds += 1;
         let round = self.rounds;
         actions.extend(of.into_iter().map(|to| Action::Probe { to, round }));
-        Round::new(round, self.now + self.settings.probe_wait)
+        Round::new(round, self.now + self.settings.probe_wait, self.now + self.settings.call_wait)
     }
 
     fn judge(&mut self, actions: &mut Vec<Action>) -> bool {
@@ -101,6 +101,7 @@ impl Controller {
                     actions.push(Action::ReadRecord);
                 }
                 self.stalled_at = self.now + self.settings.stalled_after;
+                self.served_at = Some(self.now);
                 self.suspicion = None;
                 self.nothing_is_waited_for();
             }

@@ -74,13 +74,15 @@ impl Controller {
             self.step = Step::Watch;
             return true;
         };
-        if self.now < round.ends && !planned.candidates.iter().all(|member| round.has_answer(member)) {
-            return false;
-        }
         let position = |member: &Member| round.probed(member).map(|probed| probed.position);
         // The first of equals.
-        let furthest =
-            planned.candidates.iter().rev().filter(|m| position(m).is_some()).max_by_key(|m| position(m));
+        let answered = planned.candidates.iter().rev().filter(|member| position(member).is_some());
+        let furthest = answered.max_by_key(|member| position(member));
+        let all = planned.candidates.iter().all(|member| round.has_answer(member));
+        let until = if furthest.is_some() { round.silent_after } else { round.ends };
+        if self.now < until && !all {
+            return false;
+        }
         let Some(target) = furthest.cloned() else {
             self.step = Step::Watch;
             self.end_move(Err(MoveError::Unreachable), actions);

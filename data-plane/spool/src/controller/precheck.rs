@@ -55,14 +55,16 @@ pub struct Circumstances {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Round {
     pub number: u64,
-    /// From here on, whoever did not answer does not.
+    /// From here on, a primary that did not answer counts as silent.
+    pub silent_after: Moment,
+    /// From here on, nobody is waited for. Much later: with many elections at once, answers take their time.
     pub ends: Moment,
     answers: BTreeMap<Member, ProbeAnswer>,
 }
 
 impl Round {
-    pub fn new(number: u64, ends: Moment) -> Round {
-        Round { number, ends, answers: BTreeMap::new() }
+    pub fn new(number: u64, silent_after: Moment, ends: Moment) -> Round {
+        Round { number, silent_after, ends, answers: BTreeMap::new() }
     }
 
     /// An answer for another copy than the one asked says nothing about it. E3
@@ -98,7 +100,7 @@ impl Round {
             };
         }
         let over = now >= self.ends;
-        let primary_is_silent = over || self.has_answer(&last.member);
+        let primary_is_silent = now >= self.silent_after || self.has_answer(&last.member);
         if primary_is_silent && self.enough_lost_it(record, &last.member, about) {
             return Verdict::Elect { last_first: false };
         }
