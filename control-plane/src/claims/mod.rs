@@ -125,7 +125,7 @@ impl Etcd {
     /// `Other`.
     pub async fn create_record(&self, record: &Record) -> Result<Written, ClaimsError> {
         values::check(record, record.spool)
-            .map_err(|source| malformed(&keys::record(record.spool), source))?;
+            .map_err(|source| malformed(keys::record(record.spool), source))?;
         let key = keys::record(record.spool);
         let absent = Compare::create_revision(key.clone(), CompareOp::Equal, 0);
         let txn = Txn::new()
@@ -138,7 +138,7 @@ impl Etcd {
     /// Replaces the record if its modification revision is still `expected`. Beginning an election takes the
     /// last primary's claim away in the same Txn.
     pub async fn cas_record(&self, expected: i64, new: &Record) -> Result<Written, ClaimsError> {
-        values::check(new, new.spool).map_err(|source| malformed(&keys::record(new.spool), source))?;
+        values::check(new, new.spool).map_err(|source| malformed(keys::record(new.spool), source))?;
         match (&new.phase, &new.last) {
             (Phase::Electing, Some(last)) => self.elect(expected, new, &last.member.node).await,
             _ => self.write(replace(expected, new, Vec::new(), Vec::new()), new).await,

@@ -6,7 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-use super::Etcd;
+use super::{Alive, Etcd, keys, values};
+use types::NodeName;
 
 const BINARY: &str = "/usr/bin/etcd";
 
@@ -50,6 +51,26 @@ impl EtcdProcess {
             assert!(Instant::now() < deadline, "etcd at {} does not answer: {error:?}", self.url);
             sleep(Duration::from_millis(50)).await;
         }
+    }
+}
+
+/// What nodes write.
+impl Etcd {
+    pub async fn put(&self, key: String, value: Vec<u8>) -> i64 {
+        let answer = self.client.clone().put(key, value, None).await.expect("put");
+        answer.header().expect("a header").revision()
+    }
+
+    pub async fn delete(&self, key: String) {
+        self.client.clone().delete(key, None).await.expect("delete");
+    }
+
+    pub async fn put_alive(&self, node: &NodeName, alive: &Alive) {
+        self.put(format!("{}{node}/alive", keys::NODES), values::to_json(alive)).await;
+    }
+
+    pub async fn delete_alive(&self, node: &NodeName) {
+        self.delete(format!("{}{node}/alive", keys::NODES)).await;
     }
 }
 

@@ -46,16 +46,9 @@ fn done(written: Written) -> i64 {
 }
 
 impl Etcd {
-    async fn put(&self, key: String, value: Vec<u8>) -> i64 {
-        let answer = self.client.clone().put(key, value, None).await.expect("put");
-        answer.header().expect("a header").revision()
-    }
     async fn get(&self, key: String) -> Option<String> {
         let answer = self.client.clone().get(key, None).await.expect("get");
         answer.kvs().first().map(|kv| kv.value_str().expect("text").to_owned())
-    }
-    async fn delete(&self, key: String) {
-        self.client.clone().delete(key, None).await.expect("delete");
     }
 }
 
@@ -194,8 +187,8 @@ async fn nodes_are_listed_and_watched() {
     assert_eq!(nodes, vec![("node-1".into(), alive(1)), ("node-2".into(), alive(7))]);
     let (mut watch, mut picture) = (etcd.watch_nodes(), BTreeMap::new());
     until(&mut watch, &mut picture, |picture| picture.len() == 2).await;
-    etcd.put(key("node-1"), values::to_json(&alive(2))).await;
-    etcd.delete(key("node-2")).await;
+    etcd.put_alive(&"node-1".into(), &alive(2)).await;
+    etcd.delete_alive(&"node-2".into()).await;
     until(&mut watch, &mut picture, |picture| picture.values().eq([&alive(2)])).await;
 }
 
