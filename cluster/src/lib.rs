@@ -8,14 +8,18 @@
 //! * [`state`]: what it must find again at its next start (ports, secrets, the first account)
 //! * [`ports`], [`pki`]: addresses and certificates
 //! * [`process`]: child processes, which do not outlive their launcher
+//! * [`s3`]: the S3 server
 //! * [`parts`]: how each part is started, and how one knows that it answers
 //! * [`installation`]: all of them together: start, faults, stop
+//! * [`launcher`]: the commands
 //! * [`socket`]: how `down` and `fault` reach the running launcher
 //! * [`console`], [`api`]: clients of the console's API and of the data plane's
 //! * [`dev_file`], [`greeting`]: what a program and what a person is told
 //! * [`harness`]: a small installation for a test
+//! * [`bench`]: how fast it is
 
 pub mod api;
+pub mod bench;
 pub mod console;
 pub mod dev_file;
 pub mod greeting;

@@ -4,7 +4,7 @@ use clap::{Args, Parser, Subcommand};
 use cluster::installation::Fault;
 use cluster::parts::{Options, PartName};
 use cluster::ports::NODES_MAX;
-use cluster::{launcher, s3};
+use cluster::{bench, launcher, s3};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -63,6 +63,13 @@ enum Command {
         /// node-N, etcd, postgres, control, console or s3.
         part: PartName,
     },
+    /// Measure, on an installation of its own.
+    Bench {
+        #[command(flatten)]
+        var: Var,
+        #[command(flatten)]
+        settings: bench::Settings,
+    },
     /// Serve S3 from a directory.
     S3(s3::Settings),
 }
@@ -94,6 +101,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Down { var } => launcher::down(&var.var).await,
         Command::Account { var, plan } => launcher::account(&var.var, &plan).await,
         Command::Fault { var, fault, part } => launcher::fault(&var.var, fault, part).await,
+        Command::Bench { var, settings } => bench::run(&var.var, settings).await,
         Command::S3(settings) => s3::serve(settings).await,
     }
 }

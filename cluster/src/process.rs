@@ -286,6 +286,9 @@ pub fn tail(log: &Path, lines: usize) -> String {
     };
     let text = String::from_utf8_lossy(&bytes);
     let all: Vec<&str> = text.lines().collect();
+    if all.is_empty() {
+        return "  (nothing was written)\n".to_owned();
+    }
     all[all.len().saturating_sub(lines)..].iter().map(|line| format!("  {line}\n")).collect()
 }
 
