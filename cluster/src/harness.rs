@@ -12,8 +12,10 @@ use crate::wait::wait_until;
 use anyhow::{Context, ensure};
 use serde_json::json;
 use std::path::Path;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tempfile::TempDir;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
 /// For a spool to find a primary again, and then some: the machine may be busy.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -22,7 +24,12 @@ pub struct Cluster {
     installation: Installation,
     dev: DevFile,
     dir: Option<TempDir>,
+    _turn: OwnedMutexGuard<()>,
 }
+
+/// One installation at a time in a test program: a dozen servers fill a small machine, and a test that breaks one measures how long the
+/// others need.
+static TURN: LazyLock<Arc<Mutex<()>>> = LazyLock::new(Arc::default);
 
 impl Cluster {
     /// Returns when every node serves the first account's default spool.
@@ -43,6 +50,7 @@ impl Cluster {
 
     /// In a directory that stays: for a second start on the same data.
     pub async fn start_in(dir: &Path, options: Options) -> anyhow::Result<Cluster> {
+        let turn = TURN.clone().lock_owned().await;
         let layout = Layout::create(dir)?;
         let bin = launcher::binaries()?;
         let open =
@@ -50,7 +58,7 @@ impl Cluster {
         let installation = tokio::task::spawn_blocking(open).await??;
         installation.start().await?;
         let dev = installation.dev_file().context("an installation that is up has an account")?;
-        Ok(Cluster { installation, dev, dir: None })
+        Ok(Cluster { installation, dev, dir: None, _turn: turn })
     }
 
     /// In order, as Ctrl-C does.

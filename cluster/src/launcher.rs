@@ -28,6 +28,8 @@ pub async fn up(var: &Path, options: Options) -> anyhow::Result<()> {
     let layout = Layout::create(var).with_context(|| format!("making {}", var.display()))?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
+    // The terminal was closed.
+    let mut hang_up = signal(SignalKind::hangup())?;
     let (stop, mut stopped) = mpsc::channel(1);
     let opening = layout.clone();
     // PostgreSQL's first data directory takes a second or two.
@@ -38,6 +40,7 @@ pub async fn up(var: &Path, options: Options) -> anyhow::Result<()> {
         started = installation.start() => started,
         _ = interrupt.recv() => Err(anyhow::anyhow!("interrupted")),
         _ = terminate.recv() => Err(anyhow::anyhow!("told to stop")),
+        _ = hang_up.recv() => Err(anyhow::anyhow!("told to stop")),
         _ = stopped.recv() => Err(anyhow::anyhow!("told to stop")),
     };
     if started.is_ok() {
@@ -46,6 +49,7 @@ pub async fn up(var: &Path, options: Options) -> anyhow::Result<()> {
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
+            _ = hang_up.recv() => {}
             _ = stopped.recv() => {}
         }
     }
