@@ -9,6 +9,7 @@ pub mod command;
 pub mod config;
 pub mod controller;
 pub mod event;
+pub mod memstore;
 pub mod promise;
 pub mod record;
 pub mod store;

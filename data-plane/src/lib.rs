@@ -1,0 +1,5 @@
+//! A data-plane node: the spools' copies that one machine holds, and what serves them.
+//!
+//! The decisions are made in crate `spool`, which knows no disk and no network; here they are carried out.
+
+pub mod store;
