@@ -152,6 +152,10 @@ impl Id {
         self.stat().is_some() && states.all(|state| matches!(state, 'T' | 'Z' | 'X'))
     }
 
+    pub fn parent(self) -> Option<Id> {
+        Id::of(self.stat()?.parent)
+    }
+
     /// This process and all that it started, parents first.
     pub fn tree(self) -> Vec<Id> {
         let mut tree = vec![self];
