@@ -376,7 +376,16 @@ impl Controller {
             }
             CasOutcome::Other { record, revision } => self.on_record(record, revision, actions),
             CasOutcome::Gone => self.on_record_gone(actions),
-            CasOutcome::Unknown => actions.push(Action::ReadRecord),
+            CasOutcome::Unknown => self.after_unknown_cas(actions),
+        }
+    }
+
+    /// Whoever began this had a reason: the primary may have stepped down for it. If the record still says that
+    /// one serves, look whether it does.
+    pub(super) fn after_unknown_cas(&mut self, actions: &mut Vec<Action>) {
+        actions.push(Action::ReadRecord);
+        if self.record().is_some_and(|record| record.phase == Phase::Active) {
+            self.suspicion.get_or_insert(Suspicion { since: self.now, refused: false });
         }
     }
 

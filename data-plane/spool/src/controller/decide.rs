@@ -32,7 +32,7 @@ impl Controller {
             }
             Step::Electing { until, .. } | Step::Assigning { until, .. } if now >= *until => {
                 self.step = Step::Watch;
-                actions.push(Action::ReadRecord);
+                self.after_unknown_cas(actions);
                 self.probe_after = now + self.settings.call_wait;
                 true
             }

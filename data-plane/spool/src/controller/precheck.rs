@@ -118,13 +118,16 @@ impl Round {
 
     /// So many voters of each configuration as an election without the last primary needs say that it is gone.
     fn enough_lost_it(&self, record: &Record, last: &Member, about: Circumstances) -> bool {
-        let lost = |m: &&Member| *m != last && self.probed(m).is_some_and(|p| lost_primary(p, about.suspect));
+        // Its node lives, and is heard, but has no such copy any more: nobody serves there.
+        let gone = matches!(self.answers.get(last), Some(ProbeAnswer::UnknownCopy));
+        let says_so = |probed: &Probed| gone || lost_primary(probed, about.suspect);
+        let lost = |m: &&Member| *m != last && self.probed(m).is_some_and(says_so);
         let enough = |config: &[Member]| config.iter().filter(lost).count() >= record.need();
         if record.n == 1 || !record.configs().into_iter().all(enough) {
             return false;
         }
         // With numSync = 0 electing past a primary that lives loses its tail: its node must be gone, too.
-        record.k > 0 || (about.lossy && (about.refused || !about.last_advances))
+        record.k > 0 || (about.lossy && (gone || about.refused || !about.last_advances))
     }
 }
 
