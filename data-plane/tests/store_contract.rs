@@ -231,7 +231,7 @@ proptest! {
 fn entries_that_stay_survive_the_ranges_around_them() {
     let mut disk = OnDisk::new();
     let mut memory = InMemory::default();
-    let entry_key = |seq: u64| [&[b'L'], &seq.to_be_bytes()[..]].concat();
+    let entry_key = |seq: u64| [&b"L"[..], &seq.to_be_bytes()[..]].concat();
     let mut write = |batch: &Batch| {
         disk.write(&[(SPOOLS[0], batch)]);
         memory.write(&[(SPOOLS[0], batch)]);

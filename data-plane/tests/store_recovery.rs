@@ -30,7 +30,7 @@ fn open(dir: &Path) -> Arc<Db> {
 }
 
 fn entry_key(seq: u64) -> Vec<u8> {
-    [&[b'L'], &seq.to_be_bytes()[..]].concat()
+    [&b"L"[..], &seq.to_be_bytes()[..]].concat()
 }
 
 fn value(seq: u64) -> Vec<u8> {
@@ -154,7 +154,7 @@ fn a_killed_process_leaves_a_prefix_with_everything_synced() {
         assert!(synced > before, "the child did nothing");
         // One start was the child's, one is this.
         assert_eq!(db.boot().boot_no, boot_before + 2);
-        assert_eq!(db.boot().same_kernel, true);
+        assert!(db.boot().same_kernel);
         (before, boot_before) = (last, db.boot().boot_no);
     }
 }

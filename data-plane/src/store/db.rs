@@ -1,5 +1,6 @@
 //! A node's database: opening it, writing to it, syncing it.
 
+use parking_lot::Mutex;
 use rocksdb::{ColumnFamily, ErrorKind, WriteBatch, WriteOptions};
 use spool::store::{Batch, Op};
 use std::fs::{DirBuilder, File};
@@ -19,6 +20,9 @@ const ROCKSDB: &str = "rocksdb";
 pub struct Db {
     pub(super) rocks: rocksdb::DB,
     pub(super) copies: Copies,
+    /// Whether [`Db::reclaim_space`] has made every blob file eligible.
+    pub(super) reclaiming: Mutex<bool>,
+    pub(super) garbage_bytes_min: u64,
     dir: PathBuf,
     dir_id: Uuid,
     boot: Boot,
@@ -65,7 +69,15 @@ impl Db {
         let (dir_id, boot) = count_start(&rocks)?;
         let copies = Copies::read(&rocks)?;
         tracing::info!(path = %dir.display(), %dir_id, boot_no = boot.boot_no, "the database is open");
-        Ok(Db { rocks, copies, dir, dir_id, boot })
+        Ok(Db {
+            rocks,
+            copies,
+            reclaiming: Mutex::new(false),
+            garbage_bytes_min: options.garbage_bytes_min,
+            dir,
+            dir_id,
+            boot,
+        })
     }
 
     /// Minted with the directory: an emptied or replaced one has another.

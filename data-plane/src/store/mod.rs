@@ -11,6 +11,7 @@
 //!   [`options`] says how they are tuned and what was measured.
 //! * [`Db::write`] makes a change visible, whole; [`Db::sync`] makes everything written before it durable; one sync
 //!   serves every spool of the node, and [`Syncer`] is the thread that runs them.
+//! * [`Keeper`] is the thread that gives disk space back.
 //! * A write or a sync that fails ends the process, see [`fatal`]: a later success would say nothing about what
 //!   the failed one should have kept.
 //!
@@ -22,6 +23,7 @@
 mod copies;
 mod db;
 pub mod fatal;
+mod keeper;
 pub mod keys;
 pub mod options;
 mod spool_store;
@@ -29,6 +31,7 @@ mod syncer;
 
 pub use copies::{CopyFacts, CreateCopyError, NewCopy};
 pub use db::{Boot, Db, OpenError};
+pub use keeper::{BlobUsage, Keeper};
 pub use keys::SpoolNumber;
 pub use options::Options;
 pub use spool_store::SpoolStore;
