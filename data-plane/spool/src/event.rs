@@ -2,11 +2,13 @@
 //!
 //! A driver feeds [`Event`]s to [`crate::SpoolCopy::handle`] and carries out the [`Effects`] in this order:
 //! write `batch`; ask for a sync if `sync` is set, and feed [`Event::Synced`] once it is done; let everything
-//! else leave. Nothing in `peers`, `replies` or `rpc` depends on a write that was not synced before: the core
+//! else leave. Effects of several events may gather in one, as long as the same `Effects` is passed to each `handle` until
+//! its batch is written: the core reads the store through the batch.
+//!  Nothing in `peers`, `replies` or `rpc` depends on a write that was not synced before: the core
 //! holds such things back until it hears of the sync.
 
 use bytes::Bytes;
-use types::{CopyId, Epoch, Moment, NodeName, Position, ProcessId, Seq, SpoolId};
+use types::{CopyId, Epoch, NodeName, Position, ProcessId, Seq, SpoolId};
 
 use crate::command::{Command, Reply, RequestId};
 use crate::record::{Last, Member};
@@ -73,6 +75,8 @@ pub struct Append {
     pub entries: Vec<Bytes>,
     /// Exclusive end of what is committed.
     pub commit_end: Seq,
+    /// No voter needs the log before this any more.
+    pub trim_end: Seq,
 }
 
 /// "Under `epoch` my log is identical to yours before `end`, contiguous and synced." Cumulative. I6
@@ -229,8 +233,6 @@ pub struct Effects {
     pub clear_prev: Option<Epoch>,
     /// What went on, for the log and for the account's events.
     pub notes: Vec<Note>,
-    /// Feed [`Event::Tick`] no later than this.
-    pub wakeup: Option<Moment>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
