@@ -25,7 +25,7 @@ pub struct QueueKind {
 }
 
 pub const QUEUES: &[QueueKind] = &[
-    QueueKind { name: "plain", dedup: false, deliveries_max: None, groups: true },
+    QueueKind { name: "plain", dedup: false, deliveries_max: None, groups: false },
     QueueKind { name: "keyed", dedup: true, deliveries_max: None, groups: false },
     QueueKind { name: "strict", dedup: false, deliveries_max: Some(2), groups: false },
 ];

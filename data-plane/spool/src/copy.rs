@@ -416,7 +416,6 @@ impl SpoolCopy {
         if self.state.applied_end() >= until {
             return Ok(());
         }
-        let primary = matches!(self.role, Role::Primary(_));
         let mut changes = Vec::new();
         while self.state.applied_end() < until {
             let seq = self.state.applied_end();
@@ -428,12 +427,7 @@ impl SpoolCopy {
             };
             changes.clear();
             self.state.apply(&entry, &body, self.log.trim_end(), &mut rw, &mut changes)?;
-            if let Some(serve) = &mut self.serve {
-                serve.on_applied(&entry, &body, &changes, &self.state);
-            }
-            if primary {
-                self.answer_applied(ctx, &entry, &changes, out);
-            }
+            self.note_applied(ctx, &entry, &body, &changes, out)?;
         }
         self.state.flush(&mut out.batch);
         Ok(())

@@ -215,16 +215,16 @@ pub fn payload_hash(payload: &[u8], content_type: Option<&str>) -> [u8; 16] {
 
 impl Message {
     fn write(&self, out: &mut Writer) {
-        fn text(out: &mut Writer, text: &String) {
+        fn text(out: &mut Writer, text: &str) {
             out.str(text);
         }
         out.u8(self.priority).i64(self.due.0).i64(self.expires.0);
         out.opt(self.dedup.as_ref(), |out, dedup| {
             out.bytes(&dedup.key).raw(&dedup.hash).i64(dedup.expires.0);
         });
-        out.opt(self.content_type.as_ref(), text);
-        out.opt(self.group.as_ref(), text);
-        out.opt(self.traceparent.as_ref(), text);
+        out.opt(self.content_type.as_deref(), text);
+        out.opt(self.group.as_deref(), text);
+        out.opt(self.traceparent.as_deref(), text);
         out.u8(self.attributes.len() as u8);
         for (name, value) in &self.attributes {
             out.str(name).str(value);

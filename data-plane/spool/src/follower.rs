@@ -72,6 +72,8 @@ impl SpoolCopy {
         let current = self.following.as_ref().is_some_and(|f| f.epoch == epoch && f.primary == *from);
         if !current {
             self.hold_promises(ctx);
+            // Another primary's entries come: what this one remembers of its own reign is over.
+            self.serve = None;
             if epoch > self.meta.sealed {
                 // Durable with the entries, before the first confirmation. I2
                 self.meta.sealed = epoch;

@@ -136,6 +136,10 @@ pub fn due(at: WallMs, msg: Msg) -> Key {
 pub fn due_start() -> Key {
     vec![DUE]
 }
+/// Before every row that is due at `at` or later.
+pub fn due_from(at: Option<WallMs>) -> Key {
+    tagged(DUE, [&at.map_or(0, |at| at.0.max(0)).to_be_bytes()])
+}
 /// After every row that is due at `at` or before.
 pub fn due_until(at: WallMs) -> Key {
     tagged(DUE, [&(at.0.max(0) + 1).to_be_bytes()])
@@ -155,6 +159,9 @@ pub fn dedup_queue(no: QueueNo) -> (Key, Key) {
 }
 pub fn dedup_expiry(at: WallMs, no: QueueNo, key: &[u8]) -> Key {
     tagged(DEDUP_EXPIRY, [&at.0.max(0).to_be_bytes(), &no.0.to_be_bytes(), key])
+}
+pub fn dedup_expiry_from(at: Option<WallMs>) -> Key {
+    tagged(DEDUP_EXPIRY, [&at.map_or(0, |at| at.0.max(0)).to_be_bytes()])
 }
 pub fn dedup_expired_until(at: WallMs) -> Key {
     tagged(DEDUP_EXPIRY, [&(at.0.max(0) + 1).to_be_bytes()])

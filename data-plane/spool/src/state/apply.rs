@@ -403,7 +403,7 @@ impl State {
         }
         let mut found = Vec::new();
         let until = keys::due_until(step.log_time);
-        step.rw.read().scan(&keys::due_start(), &until, &mut |key, _| {
+        step.rw.read().scan(&keys::due_from(self.next_due), &until, &mut |key, _| {
             found.extend(keys::of_due(key));
             found.len() < CHORES_PER_ENTRY
         })?;
@@ -459,7 +459,7 @@ impl State {
         }
         let mut found = Vec::new();
         let until = keys::dedup_expired_until(step.log_time);
-        step.rw.read().scan(&[keys::DEDUP_EXPIRY], &until, &mut |key, _| {
+        step.rw.read().scan(&keys::dedup_expiry_from(self.next_dedup_expiry), &until, &mut |key, _| {
             found.push(key.to_vec());
             found.len() < limits::DEDUP_SWEEP_PER_ENTRY
         })?;

@@ -110,13 +110,14 @@ impl State {
         Ok(state)
     }
 
+    /// Looks from what was first before: earlier rows are gone, and none can have come.
     fn look_for_due(&mut self, store: &dyn Store) -> Result<(), StoreError> {
-        self.next_due = first_time(store, keys::DUE)?;
+        self.next_due = first_time(store, keys::DUE, self.next_due)?;
         Ok(())
     }
 
     fn look_for_expiry(&mut self, store: &dyn Store) -> Result<(), StoreError> {
-        self.next_dedup_expiry = first_time(store, keys::DEDUP_EXPIRY)?;
+        self.next_dedup_expiry = first_time(store, keys::DEDUP_EXPIRY, self.next_dedup_expiry)?;
         Ok(())
     }
 
@@ -134,6 +135,9 @@ impl State {
     /// Something is left to do that an entry's application does in bounded steps.
     pub fn has_chores(&self, log_time: WallMs) -> bool {
         !self.to_sweep.is_empty() || self.next_due.is_some_and(|due| due <= log_time)
+    }
+    pub fn is_sweeping(&self) -> bool {
+        !self.to_sweep.is_empty()
     }
     pub fn queue_no(&self, name: &QueueName) -> Option<QueueNo> {
         self.names.get(name).copied()
@@ -157,9 +161,10 @@ impl State {
     }
 }
 
-fn first_time(store: &dyn Store, tag: u8) -> Result<Option<WallMs>, StoreError> {
+fn first_time(store: &dyn Store, tag: u8, from: Option<WallMs>) -> Result<Option<WallMs>, StoreError> {
     let mut first = None;
-    store.scan(&[tag], &[tag + 1], &mut |key, _| {
+    let from = [&[tag][..], &from.map_or(0, |from| from.0.max(0)).to_be_bytes()].concat();
+    store.scan(&from, &[tag + 1], &mut |key, _| {
         first = key.get(1..9).and_then(|be| be.try_into().ok()).map(|be| WallMs(i64::from_be_bytes(be)));
         false
     })?;
