@@ -312,7 +312,7 @@ impl World {
         let least = |name: &&&str| self.clients.drained.get(**name).copied().unwrap_or(0);
         let names = [QUEUES[0].name, QUEUES[1].name, QUEUES[2].name, DEAD];
         let Some(name) = names.iter().min_by_key(least) else { return SEC };
-        let (lease, wait) = (Some(Duration::from_secs(60)), Duration::from_millis(500));
+        let (lease, wait) = (Some(Duration::from_secs(3)), Duration::from_millis(500));
         let command = Command::Receive { queue: queue(name), max: 20, wait, lease };
         self.invoke(at, command, Vec::new(), None);
         0

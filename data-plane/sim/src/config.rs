@@ -92,7 +92,7 @@ impl Config {
             from_etcd: half(),
             etcd_outage: half() && half(),
             slow_disk: half(),
-            wall_jump: half() && half(),
+            wall_jump: half() && half() && n >= 3,
             controller_crash: half(),
             planned_move: half(),
             give_up: half() && half(),

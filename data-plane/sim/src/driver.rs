@@ -15,12 +15,12 @@ impl World {
     // ---- pairs
 
     pub fn send_beats(&mut self, at: usize) {
-        let mono = self.nodes[at].clock.mono(self.now);
+        let now = self.nodes[at].clock.now(self.now);
         let healthy = self.nodes[at].is_healthy(self.now);
         for other in 0..self.nodes.len() {
             let name = self.nodes[other].member.node.clone();
             let Some(process) = &self.nodes[at].process else { return };
-            if let Some(beat) = process.pairs.beat(&name, mono, healthy) {
+            if let Some(beat) = process.pairs.beat(&name, now, healthy) {
                 self.send_node(at, other, &ToNode::Beat { from: at, beat });
             }
         }

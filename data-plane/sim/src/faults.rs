@@ -94,6 +94,7 @@ impl World {
         let us = self.rng.range(short / 10, short);
         let controller = self.rng.index(self.config.controllers);
         let (a, b) = (End::Node(node), End::Node(other));
+        let few = ((self.nodes.len() - 1) / 2).max(1);
         let possible: Vec<(bool, Fault)> = vec![
             (on.kill, Fault::Kill(node)),
             (on.power_cut, Fault::PowerCut(node)),
@@ -114,7 +115,11 @@ impl World {
             (on.one_way, Fault::Cut { from: End::Clients, to: a, us }),
             (on.etcd_outage, Fault::EtcdDown { us }),
             (on.slow_disk, Fault::SlowDisk { node, us }),
-            (on.wall_jump, Fault::WallJump { node, ms: self.rng.range(0, 7_200_000) as i64 - 3_600_000 }),
+            // Most clocks are right, and which are wrong does not change.
+            (
+                on.wall_jump,
+                Fault::WallJump { node: node % few, ms: self.rng.range(0, 7_200_000) as i64 - 3_600_000 },
+            ),
             (on.controller_crash, Fault::ControllerDies(controller)),
             (on.planned_move, Fault::Move),
             (on.give_up, Fault::GiveUp(node)),

@@ -260,8 +260,13 @@ impl World {
         for note in new_notes {
             self.on_note(at, &note);
         }
-        if epoch.is_some() {
-            self.oracle.logs.on_commit(at, &self.nodes[at], epoch);
+        // A copy that lost its role before it committed anything in this step commits as any other.
+        let leads = self.nodes[at].copy().and_then(|copy| {
+            let own = before.filter(|epoch| copy.log().epoch_at(copy.commit_end().prev()) == *epoch);
+            copy.primary_epoch().or(own)
+        });
+        if leads.is_some() {
+            self.oracle.logs.on_commit(at, &self.nodes[at], leads);
         }
         for (request, reply) in &new_replies {
             self.on_reply(at, id, epoch, request.0, reply);

@@ -3,7 +3,8 @@
 use spool::promise::{Beat, BeatReply, Counted, Follows, Pairs};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use types::{Epoch, Moment, NodeName, ProcessId, SpoolId};
+use types::time::Now;
+use types::{Epoch, Moment, NodeName, ProcessId, SpoolId, WallMs};
 
 pub struct PairTable(RefCell<Inner>);
 
@@ -30,7 +31,7 @@ impl PairTable {
         self.0.borrow_mut().peers.get_mut(node).map(f)
     }
 
-    pub fn beat(&self, to: &NodeName, now: Moment, healthy: bool) -> Option<Beat> {
+    pub fn beat(&self, to: &NodeName, now: Now, healthy: bool) -> Option<Beat> {
         self.with(to, |pair| pair.counted.beat(now, healthy))
     }
 
@@ -79,6 +80,9 @@ impl Pairs for PairTable {
         let mut inner = self.0.borrow_mut();
         let followed = inner.followed.take()?;
         inner.peers.get_mut(&followed)?.follows.leave(spool)
+    }
+    fn wall_clock(&self, node: &NodeName) -> Option<(Moment, WallMs)> {
+        self.with(node, |pair| pair.follows.wall_clock())?
     }
     fn beat_heard(&self, node: &NodeName) -> Option<Moment> {
         self.with(node, |pair| pair.follows.received_healthy())?

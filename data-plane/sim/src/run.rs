@@ -132,7 +132,7 @@ fn play(world: &mut World) -> u64 {
     world.clients.drained.clear();
     let drained = |world: &World| {
         let drained = &world.clients.drained;
-        drained.len() == 4 && drained.values().all(|empty| *empty >= 2)
+        drained.len() == 4 && drained.values().all(|empty| *empty >= 4)
     };
     world.run(world.now.after(DRAINS_WITHIN), drained);
     assert!(drained(world), "I26: not drained within {} s: {:?}", DRAINS_WITHIN / SEC, world.clients.drained);

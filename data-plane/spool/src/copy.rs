@@ -98,6 +98,8 @@ pub struct SpoolCopy {
     pub(crate) commit_end: Seq,
     /// No voter needs the log before this any more.
     pub(crate) trim_hint: Seq,
+    /// When an entry last came from a primary, and its log time.
+    pub(crate) heard_time: Option<(Moment, WallMs)>,
     pub(crate) role: Role,
     /// A primary's memory of its clients. Outlives the role: the same process may be elected again.
     pub(crate) serve: Option<Box<Serve>>,
@@ -164,6 +166,7 @@ impl SpoolCopy {
             state,
             commit_end,
             trim_hint: Seq(1),
+            heard_time: None,
             role: Role::Follower,
             serve: None,
             following: None,

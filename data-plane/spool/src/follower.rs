@@ -133,6 +133,11 @@ impl SpoolCopy {
                     }
                 }
             }
+            // Of entries that were committed long ago their log time says nothing about now.
+            let (now, time, fresh) = (ctx.now.mono, entry.log_time, end > append.commit_end);
+            if fresh && self.heard_time.is_none_or(|(at, heard)| heard + now.since(at) < time) {
+                self.heard_time = Some((now, time));
+            }
             self.log.append(entry, &mut out.batch);
             self.want_sync = true;
         }

@@ -144,7 +144,9 @@ impl SpoolCopy {
         });
         if !goes_on {
             let tenure = Tenure { epoch: assign.epoch, boot_no: self.facts.boot_no };
-            self.serve = Some(Box::new(Serve::new(tenure, ctx.now, self.log_time_floor(ctx, out)?)));
+            let floor = self.log_time_floor(ctx, out)?;
+            let log_time = self.log_time_now(ctx, &assign.members).max(floor);
+            self.serve = Some(Box::new(Serve::new(tenure, ctx.now.mono, log_time)));
         }
         if let Some(serve) = &mut self.serve {
             serve.last_epoch = assign.epoch;
@@ -176,6 +178,22 @@ impl SpoolCopy {
         }
         let read = Overlay { store: ctx.store, batch: &out.batch };
         Ok(self.log.entry(self.log.end().prev(), &read)?.log_time)
+    }
+
+    /// What log time should be by now: as the last primary counted it, as far as this process has heard, and no
+    /// earlier than most clocks say. One clock that is wrong moves no delay and no window. I19
+    fn log_time_now(&self, ctx: &Context<'_>, members: &[Member]) -> WallMs {
+        let heard = self.heard_time.map(|(at, time)| time + ctx.now.mono.since(at));
+        let shown = |(at, wall): (Moment, WallMs)| wall + ctx.now.mono.since(at);
+        let others = members.iter().filter_map(|member| ctx.pairs.wall_clock(&member.node)).map(shown);
+        let mut clocks: Vec<WallMs> = others.chain([ctx.now.wall]).collect();
+        clocks.sort_unstable();
+        let middle = clocks[(clocks.len() - 1) / 2];
+        match heard {
+            Some(heard) if clocks.len() == 1 => heard,
+            Some(heard) => heard.max(middle),
+            None => middle,
+        }
     }
 
     /// The one place where an entry comes into being. Returns its seq.

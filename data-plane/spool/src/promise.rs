@@ -16,7 +16,8 @@
 //! I15 I27
 
 use std::collections::{BTreeMap, VecDeque};
-use types::{Epoch, Moment, NodeName, ProcessId, SpoolId};
+use types::time::Now;
+use types::{Epoch, Moment, NodeName, ProcessId, SpoolId, WallMs};
 
 /// Beats on their way whose answers may still count.
 const SENT_MAX: usize = 256;
@@ -37,6 +38,8 @@ pub trait Pairs {
     /// Copy's side: promise nothing more for this spool, *then* say when a beat last arrived from the node
     /// that it followed.
     fn leave(&self, spool: SpoolId) -> Option<Moment>;
+    /// What this node's wall clock showed, and when the beat arrived that said so.
+    fn wall_clock(&self, node: &NodeName) -> Option<(Moment, WallMs)>;
     /// When a beat of this node's healthy process last arrived.
     fn beat_heard(&self, node: &NodeName) -> Option<Moment>;
     /// The node's address refuses connections since its last one was reset.
@@ -51,6 +54,8 @@ pub struct Beat {
     pub seen: Option<(ProcessId, u64)>,
     /// Disk probe and threads are fine.
     pub healthy: bool,
+    /// The sender's wall clock.
+    pub wall: WallMs,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +82,7 @@ pub struct Follows {
     left_from: u64,
     received: Option<Moment>,
     received_healthy: Option<Moment>,
+    wall_clock: Option<(Moment, WallMs)>,
 }
 
 impl Follows {
@@ -89,12 +95,14 @@ impl Follows {
             left_from: 0,
             received: None,
             received_healthy: None,
+            wall_clock: None,
         }
     }
 
     /// `now` is read before the call: it is stored first, then the set is read. I27
     pub fn on_beat(&mut self, now: Moment, beat: &Beat) -> BeatReply {
         self.received = self.received.max(Some(now));
+        self.wall_clock = Some((now, beat.wall));
         if beat.healthy {
             self.received_healthy = self.received_healthy.max(Some(now));
         }
@@ -142,6 +150,10 @@ impl Follows {
         self.spools.get(&spool).copied()
     }
 
+    pub fn wall_clock(&self) -> Option<(Moment, WallMs)> {
+        self.wall_clock
+    }
+
     pub fn received_healthy(&self) -> Option<Moment> {
         self.received_healthy
     }
@@ -181,15 +193,15 @@ impl Counted {
     }
 
     /// `now` is read before the beat leaves.
-    pub fn beat(&mut self, now: Moment, healthy: bool) -> Beat {
+    pub fn beat(&mut self, now: Now, healthy: bool) -> Beat {
         let number = self.next_number;
         self.next_number += 1;
-        self.sent.push_back((number, now));
+        self.sent.push_back((number, now.mono));
         if self.sent.len() > SENT_MAX {
             self.sent.pop_front();
         }
         let seen = self.peer.map(|peer| (peer, self.answered.map_or(0, |a| a.version)));
-        Beat { process: self.process, number, seen, healthy }
+        Beat { process: self.process, number, seen, healthy, wall: now.wall }
     }
 
     pub fn on_reply(&mut self, now: Moment, reply: &BeatReply) {
@@ -247,6 +259,10 @@ impl Counted {
 mod tests {
     use super::*;
 
+    fn at(us: u64) -> Now {
+        Now { mono: Moment(us), wall: WallMs(0) }
+    }
+
     const P: ProcessId = ProcessId::from_u128(1);
     const C: ProcessId = ProcessId::from_u128(2);
     const SPOOL: SpoolId = SpoolId::from_u128(9);
@@ -259,14 +275,14 @@ mod tests {
     #[test]
     fn a_promise_counts_from_the_sending_and_only_once_the_spool_is_in_the_set() {
         let (mut primary, mut copy) = pair();
-        let early = primary.beat(Moment(100), true);
+        let early = primary.beat(at(100), true);
         let early_reply = copy.on_beat(Moment(105), &early);
         let version = copy.follow(SPOOL, E);
         primary.note_followed(C, SPOOL, E, version);
         primary.on_reply(Moment(110), &early_reply);
         assert_eq!(primary.promised(SPOOL, E), None, "that answer is from before the spool was in the set");
 
-        let beat = primary.beat(Moment(200), true);
+        let beat = primary.beat(at(200), true);
         let reply = copy.on_beat(Moment(205), &beat);
         primary.on_reply(Moment(290), &reply);
         assert_eq!(primary.promised(SPOOL, E), Some(Moment(200)));
@@ -279,10 +295,10 @@ mod tests {
         let (mut primary, mut copy) = pair();
         let version = copy.follow(SPOOL, E);
         primary.note_followed(C, SPOOL, E, version);
-        let reply = copy.on_beat(Moment(1), &primary.beat(Moment(0), true));
+        let reply = copy.on_beat(Moment(1), &primary.beat(at(0), true));
         primary.on_reply(Moment(2), &reply);
         copy.leave(SPOOL);
-        let reply = copy.on_beat(Moment(11), &primary.beat(Moment(10), true));
+        let reply = copy.on_beat(Moment(11), &primary.beat(at(10), true));
         primary.on_reply(Moment(12), &reply);
         assert_eq!(primary.promised(SPOOL, E), None);
     }
@@ -292,11 +308,11 @@ mod tests {
         let (mut primary, mut copy) = pair();
         let version = copy.follow(SPOOL, E);
         primary.note_followed(C, SPOOL, E, version);
-        let reply = copy.on_beat(Moment(1), &primary.beat(Moment(0), true));
+        let reply = copy.on_beat(Moment(1), &primary.beat(at(0), true));
         primary.on_reply(Moment(2), &reply);
         assert!(primary.promised(SPOOL, E).is_some());
         let mut restarted = Follows::new(ProcessId::from_u128(3));
-        let reply = restarted.on_beat(Moment(11), &primary.beat(Moment(10), true));
+        let reply = restarted.on_beat(Moment(11), &primary.beat(at(10), true));
         primary.on_reply(Moment(12), &reply);
         assert_eq!(primary.promised(SPOOL, E), None, "the new process promised nothing for it");
     }
@@ -306,8 +322,8 @@ mod tests {
         let (mut primary, mut copy) = pair();
         let version = copy.follow(SPOOL, E);
         primary.note_followed(C, SPOOL, E, version);
-        let first = copy.on_beat(Moment(1), &primary.beat(Moment(0), true));
-        let second = copy.on_beat(Moment(11), &primary.beat(Moment(10), true));
+        let first = copy.on_beat(Moment(1), &primary.beat(at(0), true));
+        let second = copy.on_beat(Moment(11), &primary.beat(at(10), true));
         primary.on_reply(Moment(20), &second);
         primary.on_reply(Moment(21), &first);
         assert_eq!(primary.promised(SPOOL, E), Some(Moment(10)));

@@ -59,6 +59,8 @@ pub struct Lease {
     pub until: Moment,
     /// Given back, nacked or settled.
     pub over: bool,
+    /// It was current when a settle of it arrived. That one may be in the log and keeps the lease open.
+    pub asked: bool,
     /// A settle of it was confirmed.
     pub settled: bool,
 }

@@ -115,6 +115,8 @@ pub struct Oracle {
     cancelled: BTreeSet<u64>,
     n: u8,
     k: u8,
+    /// Some clock is wrong. A primary that knows of one other clock cannot tell which of the two.
+    clocks_jump: bool,
 }
 
 impl Oracle {
@@ -130,6 +132,7 @@ impl Oracle {
             cancelled: BTreeSet::new(),
             n: config.n,
             k: config.k,
+            clocks_jump: config.faults.wall_jump,
         }
     }
 
@@ -186,10 +189,12 @@ impl Oracle {
         let no = lease_no(token);
         let Some(lease) = self.messages.leases.get(&no) else { return false };
         let (number, mine) = (lease.message, lease.process == process && !lease.over && lease.until > now);
-        let message = self.messages.get_mut(number);
-        let current = mine && message.lease == Some(no);
+        let current = mine && self.messages.get(number).lease == Some(no);
         if current {
-            message.open_settles.push(op);
+            if let Some(lease) = self.messages.leases.get_mut(&no) {
+                lease.asked = true;
+            }
+            self.messages.get_mut(number).open_settles.push(op);
         }
         current
     }
@@ -249,8 +254,10 @@ impl Oracle {
     }
 
     fn settle_in_doubt(&mut self, op: u64, settle: &Settle, token: &Token) {
-        let Some(lease) = self.messages.leases.get(&lease_no(token)) else { return };
-        let message = self.messages.get_mut(lease.message);
+        let Some(lease) = self.messages.leases.get_mut(&lease_no(token)) else { return };
+        lease.over = true;
+        let number = lease.message;
+        let message = self.messages.get_mut(number);
         message.open_settles.retain(|open| *open != op);
         match settle {
             Settle::Nack { .. } => {}

@@ -79,8 +79,7 @@ enum Place {
     Unsure,
 }
 
-/// Log time: begins no earlier than the log's last entry, and from there on only as fast as the monotonic clock.
-/// A wall clock that jumps moves no delay and no window. I19
+/// Log time, from where a tenure begins on only as fast as the monotonic clock. I19
 struct LogClock {
     base: WallMs,
     from: Moment,
@@ -94,12 +93,11 @@ impl LogClock {
 }
 
 impl Serve {
-    /// `floor`: the log time of the last entry.
-    pub fn new(tenure: Tenure, now: Now, floor: WallMs) -> Serve {
+    pub fn new(tenure: Tenure, now: Moment, log_time: WallMs) -> Serve {
         Serve {
             last_epoch: tenure.epoch,
             tenure,
-            clock: LogClock { base: now.wall.max(floor), from: now.mono, last: floor },
+            clock: LogClock { base: log_time, from: now, last: log_time },
             bodies: VecDeque::new(),
             unapplied_bytes: 0,
             writes: Writes::default(),
@@ -111,7 +109,7 @@ impl Serve {
             unsure: BTreeMap::new(),
             waiting: BTreeMap::new(),
             deadlines: BTreeSet::new(),
-            looked_at: now.mono,
+            looked_at: now,
             last_read: None,
         }
     }
