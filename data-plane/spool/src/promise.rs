@@ -16,11 +16,14 @@
 //! I15 I27
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 use types::time::Now;
 use types::{Epoch, Moment, NodeName, ProcessId, SpoolId, WallMs};
 
 /// Beats on their way whose answers may still count.
 const SENT_MAX: usize = 256;
+/// How long a reading of a peer's wall clock stands against later ones that show less.
+const WALL_CLOCK_HELD: Duration = Duration::from_secs(10);
 /// Departures remembered for a peer that has not seen them; one that missed more is told the whole set left.
 const LEFT_MAX: usize = 8_192;
 
@@ -102,7 +105,13 @@ impl Follows {
     /// `now` is read before the call: it is stored first, then the set is read. I27
     pub fn on_beat(&mut self, now: Moment, beat: &Beat) -> BeatReply {
         self.received = self.received.max(Some(now));
-        self.wall_clock = Some((now, beat.wall));
+        // A beat that was long on its way shows an old time: the latest reading counts, for a while.
+        let latest = self.wall_clock.is_none_or(|(at, wall)| {
+            beat.wall >= wall + now.since(at) || now.since(at) > WALL_CLOCK_HELD
+        });
+        if latest {
+            self.wall_clock = Some((now, beat.wall));
+        }
         if beat.healthy {
             self.received_healthy = self.received_healthy.max(Some(now));
         }
