@@ -15,12 +15,12 @@ impl World {
     // ---- pairs
 
     pub fn send_beats(&mut self, at: usize) {
-        let now = self.nodes[at].clock.now(self.now);
+        let mono = self.nodes[at].clock.mono(self.now);
         let healthy = self.nodes[at].is_healthy(self.now);
         for other in 0..self.nodes.len() {
             let name = self.nodes[other].member.node.clone();
             let Some(process) = &self.nodes[at].process else { return };
-            if let Some(beat) = process.pairs.beat(&name, now, healthy) {
+            if let Some(beat) = process.pairs.beat(&name, mono, healthy) {
                 self.send_node(at, other, &ToNode::Beat { from: at, beat });
             }
         }
@@ -28,10 +28,11 @@ impl World {
 
     pub fn on_beat(&mut self, at: usize, from: usize, beat: &Beat) {
         self.heard_from(at, from);
-        let mono = self.nodes[at].clock.mono(self.now);
+        let now = self.nodes[at].clock.now(self.now);
+        let mono = now.mono;
         let name = self.nodes[from].member.node.clone();
         let Some(process) = &self.nodes[at].process else { return };
-        if let Some((reply, promised_to)) = process.pairs.on_beat(&name, mono, beat, SPOOL) {
+        if let Some((reply, promised_to)) = process.pairs.on_beat(&name, now, beat, SPOOL) {
             if let Some(epoch) = promised_to {
                 let until = self.nodes[at].promised.entry(epoch).or_default();
                 *until = (*until).max(mono + self.config.promise);

@@ -8,6 +8,9 @@ use spool::token::TokenKey;
 use std::collections::BTreeMap;
 use types::{Epoch, Moment, ProcessId, WallMs};
 
+/// Short, so that every run trims.
+const TRIM_STRIDE: u64 = 32;
+
 use crate::clock::{Clock, MS, SEC, Time};
 use crate::disk::Disk;
 use crate::net::End;
@@ -132,7 +135,7 @@ impl World {
         let all = self.nodes[at].disk.written_no();
         let logs = &mut self.oracle.logs;
         self.nodes[at].disk.sync(all, |batch| logs.on_synced(at, batch));
-        let settings = Settings { promise: self.config.promise, ..Settings::default() };
+        let settings = Settings { promise: self.config.promise, trim_stride: TRIM_STRIDE, ..Settings::default() };
         let copy = match self.nodes[at].wiped {
             true => None,
             false => match SpoolCopy::open(identity, facts, settings, now, &self.nodes[at].disk) {

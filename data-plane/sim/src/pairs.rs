@@ -31,7 +31,7 @@ impl PairTable {
         self.0.borrow_mut().peers.get_mut(node).map(f)
     }
 
-    pub fn beat(&self, to: &NodeName, now: Now, healthy: bool) -> Option<Beat> {
+    pub fn beat(&self, to: &NodeName, now: Moment, healthy: bool) -> Option<Beat> {
         self.with(to, |pair| pair.counted.beat(now, healthy))
     }
 
@@ -39,7 +39,7 @@ impl PairTable {
     pub fn on_beat(
         &self,
         from: &NodeName,
-        now: Moment,
+        now: Now,
         beat: &Beat,
         spool: SpoolId,
     ) -> Option<(BeatReply, Option<Epoch>)> {
@@ -82,7 +82,7 @@ impl Pairs for PairTable {
         inner.peers.get_mut(&followed)?.follows.leave(spool)
     }
     fn wall_clock(&self, node: &NodeName) -> Option<(Moment, WallMs)> {
-        self.with(node, |pair| pair.follows.wall_clock())?
+        self.with(node, |pair| pair.counted.wall_clock())?
     }
     fn beat_heard(&self, node: &NodeName) -> Option<Moment> {
         self.with(node, |pair| pair.follows.received_healthy())?

@@ -53,11 +53,17 @@ pub struct Settings {
     pub promise: Duration,
     /// delta: what a primary takes off, for clocks that run at different rates.
     pub promise_skew: Duration,
+    /// The log is trimmed once so many entries can go.
+    pub trim_stride: u64,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { promise: Duration::from_millis(400), promise_skew: Duration::from_millis(20) }
+        Settings {
+            promise: Duration::from_millis(400),
+            promise_skew: Duration::from_millis(20),
+            trim_stride: types::limits::TRIM_STRIDE,
+        }
     }
 }
 
@@ -437,7 +443,7 @@ impl SpoolCopy {
     }
 
     fn trim(&mut self, ctx: &Context<'_>, out: &mut Effects) -> Result<(), StoreError> {
-        let stride = types::limits::TRIM_STRIDE;
+        let stride = self.settings.trim_stride;
         let to = self.trim_hint.min(self.state.applied_end());
         let to = to.min(Seq(self.log.trim_end().0 + 4 * stride));
         if to.0 < self.log.trim_end().0 + stride {

@@ -22,8 +22,8 @@ use types::{Epoch, Moment, NodeName, ProcessId, SpoolId, WallMs};
 
 /// Beats on their way whose answers may still count.
 const SENT_MAX: usize = 256;
-/// How long a reading of a peer's wall clock stands against later ones that show less.
-const WALL_CLOCK_HELD: Duration = Duration::from_secs(10);
+/// A round trip that took longer says too little about the time that the answer shows.
+const CLOCK_READ_WITHIN: Duration = Duration::from_millis(200);
 /// Departures remembered for a peer that has not seen them; one that missed more is told the whole set left.
 const LEFT_MAX: usize = 8_192;
 
@@ -41,7 +41,7 @@ pub trait Pairs {
     /// Copy's side: promise nothing more for this spool, *then* say when a beat last arrived from the node
     /// that it followed.
     fn leave(&self, spool: SpoolId) -> Option<Moment>;
-    /// What this node's wall clock showed, and when the beat arrived that said so.
+    /// What this node's wall clock showed, and when its answer arrived.
     fn wall_clock(&self, node: &NodeName) -> Option<(Moment, WallMs)>;
     /// When a beat of this node's healthy process last arrived.
     fn beat_heard(&self, node: &NodeName) -> Option<Moment>;
@@ -57,8 +57,6 @@ pub struct Beat {
     pub seen: Option<(ProcessId, u64)>,
     /// Disk probe and threads are fine.
     pub healthy: bool,
-    /// The sender's wall clock.
-    pub wall: WallMs,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +70,8 @@ pub struct BeatReply {
     pub left: Vec<SpoolId>,
     /// More left than is remembered: forget every spool of this pair.
     pub left_all: bool,
+    /// The answering node's wall clock.
+    pub wall: WallMs,
 }
 
 /// The promising side of a pair: which spools of this node follow a primary on that peer.
@@ -85,7 +85,6 @@ pub struct Follows {
     left_from: u64,
     received: Option<Moment>,
     received_healthy: Option<Moment>,
-    wall_clock: Option<(Moment, WallMs)>,
 }
 
 impl Follows {
@@ -98,20 +97,13 @@ impl Follows {
             left_from: 0,
             received: None,
             received_healthy: None,
-            wall_clock: None,
         }
     }
 
     /// `now` is read before the call: it is stored first, then the set is read. I27
-    pub fn on_beat(&mut self, now: Moment, beat: &Beat) -> BeatReply {
+    pub fn on_beat(&mut self, now: Now, beat: &Beat) -> BeatReply {
+        let (now, wall) = (now.mono, now.wall);
         self.received = self.received.max(Some(now));
-        // A beat that was long on its way shows an old time: the latest reading counts, for a while.
-        let latest = self.wall_clock.is_none_or(|(at, wall)| {
-            beat.wall >= wall + now.since(at) || now.since(at) > WALL_CLOCK_HELD
-        });
-        if latest {
-            self.wall_clock = Some((now, beat.wall));
-        }
         if beat.healthy {
             self.received_healthy = self.received_healthy.max(Some(now));
         }
@@ -128,6 +120,7 @@ impl Follows {
             version: self.version,
             left,
             left_all,
+            wall,
         }
     }
 
@@ -159,10 +152,6 @@ impl Follows {
         self.spools.get(&spool).copied()
     }
 
-    pub fn wall_clock(&self) -> Option<(Moment, WallMs)> {
-        self.wall_clock
-    }
-
     pub fn received_healthy(&self) -> Option<Moment> {
         self.received_healthy
     }
@@ -179,6 +168,7 @@ pub struct Counted {
     answered: Option<Answered>,
     spools: BTreeMap<SpoolId, (Epoch, u64)>,
     heard: Option<Moment>,
+    wall_clock: Option<(Moment, WallMs)>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -198,19 +188,20 @@ impl Counted {
             answered: None,
             spools: BTreeMap::new(),
             heard: None,
+            wall_clock: None,
         }
     }
 
     /// `now` is read before the beat leaves.
-    pub fn beat(&mut self, now: Now, healthy: bool) -> Beat {
+    pub fn beat(&mut self, now: Moment, healthy: bool) -> Beat {
         let number = self.next_number;
         self.next_number += 1;
-        self.sent.push_back((number, now.mono));
+        self.sent.push_back((number, now));
         if self.sent.len() > SENT_MAX {
             self.sent.pop_front();
         }
         let seen = self.peer.map(|peer| (peer, self.answered.map_or(0, |a| a.version)));
-        Beat { process: self.process, number, seen, healthy, wall: now.wall }
+        Beat { process: self.process, number, seen, healthy }
     }
 
     pub fn on_reply(&mut self, now: Moment, reply: &BeatReply) {
@@ -227,6 +218,9 @@ impl Counted {
             return;
         };
         self.sent.retain(|(number, _)| *number > reply.number);
+        if now.since(sent) <= CLOCK_READ_WITHIN {
+            self.wall_clock = Some((now, reply.wall));
+        }
         if reply.left_all {
             self.spools.clear();
         }
@@ -237,6 +231,10 @@ impl Counted {
             }
         }
         self.answered = Some(Answered { number: reply.number, sent, version: reply.version });
+    }
+
+    pub fn wall_clock(&self) -> Option<(Moment, WallMs)> {
+        self.wall_clock
     }
 
     pub fn note_followed(&mut self, process: ProcessId, spool: SpoolId, epoch: Epoch, version: u64) {
@@ -284,15 +282,15 @@ mod tests {
     #[test]
     fn a_promise_counts_from_the_sending_and_only_once_the_spool_is_in_the_set() {
         let (mut primary, mut copy) = pair();
-        let early = primary.beat(at(100), true);
-        let early_reply = copy.on_beat(Moment(105), &early);
+        let early = primary.beat(Moment(100), true);
+        let early_reply = copy.on_beat(at(105), &early);
         let version = copy.follow(SPOOL, E);
         primary.note_followed(C, SPOOL, E, version);
         primary.on_reply(Moment(110), &early_reply);
         assert_eq!(primary.promised(SPOOL, E), None, "that answer is from before the spool was in the set");
 
-        let beat = primary.beat(at(200), true);
-        let reply = copy.on_beat(Moment(205), &beat);
+        let beat = primary.beat(Moment(200), true);
+        let reply = copy.on_beat(at(205), &beat);
         primary.on_reply(Moment(290), &reply);
         assert_eq!(primary.promised(SPOOL, E), Some(Moment(200)));
         assert_eq!(primary.promised(SPOOL, Epoch(5)), None);
@@ -304,10 +302,10 @@ mod tests {
         let (mut primary, mut copy) = pair();
         let version = copy.follow(SPOOL, E);
         primary.note_followed(C, SPOOL, E, version);
-        let reply = copy.on_beat(Moment(1), &primary.beat(at(0), true));
+        let reply = copy.on_beat(at(1), &primary.beat(Moment(0), true));
         primary.on_reply(Moment(2), &reply);
         copy.leave(SPOOL);
-        let reply = copy.on_beat(Moment(11), &primary.beat(at(10), true));
+        let reply = copy.on_beat(at(11), &primary.beat(Moment(10), true));
         primary.on_reply(Moment(12), &reply);
         assert_eq!(primary.promised(SPOOL, E), None);
     }
@@ -317,11 +315,11 @@ mod tests {
         let (mut primary, mut copy) = pair();
         let version = copy.follow(SPOOL, E);
         primary.note_followed(C, SPOOL, E, version);
-        let reply = copy.on_beat(Moment(1), &primary.beat(at(0), true));
+        let reply = copy.on_beat(at(1), &primary.beat(Moment(0), true));
         primary.on_reply(Moment(2), &reply);
         assert!(primary.promised(SPOOL, E).is_some());
         let mut restarted = Follows::new(ProcessId::from_u128(3));
-        let reply = restarted.on_beat(Moment(11), &primary.beat(at(10), true));
+        let reply = restarted.on_beat(at(11), &primary.beat(Moment(10), true));
         primary.on_reply(Moment(12), &reply);
         assert_eq!(primary.promised(SPOOL, E), None, "the new process promised nothing for it");
     }
@@ -331,8 +329,8 @@ mod tests {
         let (mut primary, mut copy) = pair();
         let version = copy.follow(SPOOL, E);
         primary.note_followed(C, SPOOL, E, version);
-        let first = copy.on_beat(Moment(1), &primary.beat(at(0), true));
-        let second = copy.on_beat(Moment(11), &primary.beat(at(10), true));
+        let first = copy.on_beat(at(1), &primary.beat(Moment(0), true));
+        let second = copy.on_beat(at(11), &primary.beat(Moment(10), true));
         primary.on_reply(Moment(20), &second);
         primary.on_reply(Moment(21), &first);
         assert_eq!(primary.promised(SPOOL, E), Some(Moment(10)));
