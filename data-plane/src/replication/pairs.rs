@@ -131,7 +131,6 @@ impl Pairs for PairTable {
 mod tests {
     use super::*;
     use parking_lot::Mutex;
-    use std::collections::BTreeMap;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -161,12 +160,12 @@ mod tests {
     #[test]
     fn no_promise_is_counted_beyond_what_the_sealing_copy_waits_for() {
         let (primary, copy) = (table("primary", PRIMARY), table("copy", COPY));
+        let (primary_node, copy_node) = (NodeName::from("primary"), NodeName::from("copy"));
         let clock = Clock(AtomicU64::new(1));
         let done = AtomicBool::new(false);
-        let left: Mutex<BTreeMap<Epoch, Option<Moment>>> = Mutex::default();
-        let counted: Mutex<BTreeMap<Epoch, Moment>> = Mutex::default();
-        let current = AtomicU64::new(0);
-        let (primary_node, copy_node) = (NodeName::from("primary"), NodeName::from("copy"));
+        // What the primary counts, in its reign.
+        let reign: Mutex<Option<(Epoch, Option<Moment>)>> = Mutex::default();
+        let mut wrong = Vec::new();
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
@@ -174,34 +173,33 @@ mod tests {
                         let beat = primary.beat(&copy_node, clock.read(), true).expect("another node");
                         let reply = copy.on_beat(&primary_node, clock.now(), &beat);
                         primary.on_reply(&copy_node, clock.read(), &reply);
-                        let epoch = Epoch(current.load(Ordering::SeqCst));
-                        if let Some(from) = primary.promised(&copy_node, SPOOL, epoch) {
-                            let mut counted = counted.lock();
-                            let at = counted.entry(epoch).or_insert(from);
-                            *at = from.max(*at);
+                        if let Some((epoch, counted)) = &mut *reign.lock() {
+                            *counted = primary.promised(&copy_node, SPOOL, *epoch).max(*counted);
                         }
                     }
                 });
             }
-            for reign in 1..=REIGNS {
-                let epoch = Epoch(reign);
+            for epoch in (1..=REIGNS).map(Epoch) {
                 let version = copy.follow(&primary_node, SPOOL, epoch);
                 primary.note_followed(&copy_node, COPY, SPOOL, epoch, version);
-                current.store(reign, Ordering::SeqCst);
-                // Until the primary counts on it: every reign is one in which something could go wrong.
-                while primary.promised(&copy_node, SPOOL, epoch).is_none() {
+                *reign.lock() = Some((epoch, None));
+                let promised = || primary.promised(&copy_node, SPOOL, epoch);
+                // Every reign is one in which promises are counted, and still are when the copy leaves.
+                while promised().is_none() {
                     std::thread::yield_now();
                 }
-                left.lock().insert(epoch, copy.leave(SPOOL));
+                let waits_from = copy.leave(SPOOL);
+                while promised().is_some() {
+                    std::thread::yield_now();
+                }
+                let counted = reign.lock().take().and_then(|(_, counted)| counted);
+                if waits_from < counted {
+                    wrong.push((epoch, counted, waits_from));
+                }
             }
             done.store(true, Ordering::SeqCst);
         });
-        let (left, counted) = (left.into_inner(), counted.into_inner());
-        assert!(!counted.is_empty(), "no promise was ever counted: the test shows nothing");
-        for (epoch, from) in counted {
-            let waits_from = left.get(&epoch).copied().flatten();
-            assert!(waits_from >= Some(from), "{epoch:?}: counted from {from:?}, waited from {waits_from:?}");
-        }
+        assert!(wrong.is_empty(), "epoch, counted from, waits from: {wrong:?}");
     }
 
     #[test]

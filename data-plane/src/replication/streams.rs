@@ -52,6 +52,7 @@ struct Shared {
 
 /// What waits for a node.
 struct Link {
+    node: NodeName,
     /// Appends and releases, on the stream that this node opened.
     out: Arc<Lane>,
     /// Confirmations and rejections, on the stream that the other node opened.
@@ -120,14 +121,13 @@ impl Peers {
 
     /// Does not wait. What cannot be sent now is dropped, and the copies hear of it.
     pub fn send(&self, spool: SpoolId, lineage: u64, from: Member, to: Member, message: PeerMessage) {
-        let node = to.node.clone();
-        let link = self.shared.link(&node);
+        let link = self.shared.link(&to.node);
         let lane = match way(&message) {
             Way::Out => &link.out,
             Way::Back => &link.back,
         };
         if lane.push(Envelope { spool, lineage, from, to, message }) == lane::Pushed::Overflowed {
-            tracing::warn!(%node, "takes messages too slowly: what waited for it is dropped");
+            tracing::warn!(node = %link.node, "takes messages too slowly: what waited for it is dropped");
         }
     }
 
@@ -189,7 +189,7 @@ impl Shared {
         }
         let new = || {
             let lane = || Lane::new(lane::BYTES_MAX, lane::MESSAGES_MAX);
-            Arc::new(Link { out: lane(), back: lane() })
+            Arc::new(Link { node: node.clone(), out: lane(), back: lane() })
         };
         self.links.write().entry(node.clone()).or_insert_with(new).clone()
     }

@@ -82,3 +82,16 @@ fn a_paused_node_promises_nothing_and_goes_on_when_it_is_back() {
     drop(resume);
     wait_promised_after(&a, "node-2", last);
 }
+
+#[test]
+fn a_node_that_is_busy_with_everything_else_still_beats() {
+    let (a, b) = two(&Authority::new());
+    let heard = || b.pairs.beat_heard(&"node-1".into());
+    until("the first beat", || heard().is_some());
+    let resume = a.pause();
+    let paused = heard();
+    // Ten beats' time: none of them is one that was on its way.
+    let later = paused.map(|at| at + super::super::heartbeats::BEAT_EVERY * 10);
+    until("beats of the busy node", || heard() > later);
+    drop(resume);
+}

@@ -89,6 +89,25 @@ fn a_lost_stream_is_told_and_opened_again() {
 }
 
 #[test]
+fn a_receiver_that_is_slow_for_a_while_loses_nothing() {
+    let (a, b) = two(&Authority::new());
+    let before = a.copies.disconnects("node-2");
+    let resume = b.pause();
+    // More than the windows hold, less than the lane does.
+    let (count, bytes) = (24_u64, 1024 * 1024);
+    for number in 1..=count {
+        a.send("node-2", append(number, bytes));
+    }
+    drop(resume);
+    let got = b.copies.wait("the last one", |notes| {
+        let got = numbers(&notes.messages);
+        got.contains(&count).then_some(got)
+    });
+    assert_eq!(got, (1..=count).collect::<Vec<_>>());
+    assert_eq!(a.copies.disconnects("node-2"), before);
+}
+
+#[test]
 fn a_stalled_receiver_costs_neither_memory_nor_the_others() {
     let authority = Authority::new();
     let (a, b) = two(&authority);

@@ -244,7 +244,7 @@ impl Node {
         self.runtime().spawn(async move {
             told.send(()).expect("the test waits for it");
             // Ends when the sender is dropped.
-            drop(resumed.recv());
+            let _ended = resumed.recv();
         });
         paused.recv().expect("the task runs");
         resume

@@ -3,9 +3,9 @@
 //! Reading checks everything that the core takes for granted (lengths of ids, counts, sizes) and names the field that
 //! is wrong. What it takes was written by a node or a controller of this installation, but perhaps by another version.
 //!
-//! * [`peer`]: between copies
-//! * [`beat`]: promises
-//! * [`call`]: from controllers and operators
+//! * [`peer`], between copies
+//! * [`beat`], promises
+//! * [`call`], from controllers and operators
 
 pub mod beat;
 pub mod call;
