@@ -1,1 +1,8 @@
+mod claims;
+mod elections;
+mod inspect;
+mod ops;
+mod placement;
+mod reconcile;
+
 fn main() {}
