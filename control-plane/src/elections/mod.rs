@@ -17,7 +17,7 @@ mod director;
 mod liveness;
 mod statuses;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 mod wire;
 
 use spool::controller;

@@ -1,6 +1,6 @@
 //! The whole shell: a real etcd, and nodes that speak the real protocol over mTLS and keep simple copies.
 
-mod fake;
+pub mod fake;
 
 use fake::{Cluster, NODES};
 use spool::record::{Phase, Record};

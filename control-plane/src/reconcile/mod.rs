@@ -12,7 +12,7 @@
 mod choice;
 mod place;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 
 use futures::StreamExt;
 use parking_lot::Mutex;

@@ -5,7 +5,7 @@ use proto::replication as pb;
 use proto::replication::replication_server::{Replication, ReplicationServer};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use spool::record::{Member, Phase, Record};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -69,6 +69,9 @@ struct Facts {
     serving: HashMap<SpoolId, NodeName>,
     down: BTreeMap<NodeName, bool>,
     disks: BTreeMap<NodeName, Arc<Mutex<Disk>>>,
+    /// Make copies, and then do not answer.
+    lose_answers: BTreeSet<NodeName>,
+    copies_made: u32,
     /// I1
     primaries: BTreeMap<(SpoolId, u64), ProcessId>,
 }
@@ -215,22 +218,68 @@ impl Replication for Service {
         Err(Status::unimplemented("not asked by a control plane"))
     }
 
-    async fn status(
-        &self,
-        _request: Request<pb::StatusRequest>,
-    ) -> Result<Response<pb::StatusReply>, Status> {
-        Err(Status::unimplemented("not asked by elections"))
+    async fn status(&self, request: Request<pb::StatusRequest>) -> Result<Response<pb::StatusReply>, Status> {
+        self.alive().await;
+        let facts = self.facts.lock();
+        let spools: Result<Vec<SpoolId>, Status> =
+            request.get_ref().spool_ids.iter().map(|id| spool_id(id)).collect();
+        let copies = spools?.into_iter().filter_map(|spool| self.copy_status(&facts, spool)).collect();
+        Ok(Response::new(pb::StatusReply { copies }))
     }
 
     async fn create_copy(
         &self,
-        _request: Request<pb::CreateCopyRequest>,
+        request: Request<pb::CreateCopyRequest>,
     ) -> Result<Response<pb::CreateCopyReply>, Status> {
-        Err(Status::unimplemented("not asked by elections"))
+        self.alive().await;
+        let spool = spool_id(&request.get_ref().spool_id)?;
+        let mut facts = self.facts.lock();
+        let number = facts.copies_made + 1;
+        let mut disk = self.disk.lock();
+        let new = || {
+            facts.copies_made = number;
+            (CopyId::from_u128(u128::from(number) << 64), Copy::default())
+        };
+        let copy = disk.copies.entry(spool).or_insert_with(new).0;
+        match facts.lose_answers.contains(&self.name) {
+            true => Err(Status::unavailable("the answer is lost")),
+            false => Ok(Response::new(pb::CreateCopyReply { copy_id: wire::id(copy.as_bytes()) })),
+        }
     }
 }
 
 impl Service {
+    fn copy_status(&self, facts: &Facts, spool: SpoolId) -> Option<pb::CopyStatus> {
+        let (copy, position, sealed, serving) = {
+            let disk = self.disk.lock();
+            let (copy, state) = disk.copies.get(&spool)?;
+            (*copy, state.position, state.sealed, state.serving)
+        };
+        let others = facts.disks.iter().filter(|(node, _)| serving.is_some() && **node != self.name);
+        let peer = |(node, disk): (&NodeName, &Arc<Mutex<Disk>>)| {
+            let disk = disk.lock();
+            let (copy, state) = disk.copies.get(&spool)?;
+            Some(pb::PeerStatus {
+                member: Some(pb::Member { node: node.0.clone(), copy_id: wire::id(copy.as_bytes()) }),
+                reachable: !facts.down[node],
+                confirmed: Some(state.position),
+                behind_entries: position.seq - state.position.seq,
+                behind_ms: 0,
+            })
+        };
+        Some(pb::CopyStatus {
+            spool_id: wire::id(spool.as_bytes()),
+            copy_id: wire::id(copy.as_bytes()),
+            node: self.name.0.clone(),
+            role: if serving.is_some() { "serving" } else { "follower" }.to_owned(),
+            role_epoch: serving.unwrap_or_default(),
+            sealed,
+            position: Some(position),
+            peers: others.filter_map(peer).collect(),
+            ..pb::CopyStatus::default()
+        })
+    }
+
     /// The Txn of a primary that takes over, and the barrier on all copies that are reachable.
     async fn activate(self, spool: SpoolId, epoch: u64, revision: i64) {
         let Ok(Some(record)) = self.etcd.record(spool).await else { return };
@@ -363,14 +412,24 @@ impl Cluster {
         self.start_node(name, disk).await;
     }
 
+    pub fn ca(&self) -> Certificate {
+        Certificate::from_pem(&self.authority.pem)
+    }
+
+    pub fn identity(&self, name: &str) -> Identity {
+        self.authority.issue(name)
+    }
+
+    pub fn clients(&self) -> NodeClients {
+        let tls = ClientTlsConfig::new().ca_certificate(self.ca()).identity(self.identity("control-plane"));
+        NodeClients::new(tls)
+    }
+
     pub fn elections(&self) -> Elections {
-        let tls = ClientTlsConfig::new()
-            .ca_certificate(Certificate::from_pem(&self.authority.pem))
-            .identity(self.authority.issue("control-plane"));
         let (promise, suspect) = (Duration::from_millis(300), Duration::from_millis(800));
         let seed = self.processes.fetch_add(1, Ordering::SeqCst) * 331;
         let controller = spool::controller::Settings::new(promise, suspect);
-        Elections::start(self.etcd.clone(), NodeClients::new(tls), Settings { controller, seed })
+        Elections::start(self.etcd.clone(), self.clients(), Settings { controller, seed })
     }
 
     pub async fn create(&self, spool: SpoolId, n: u8, k: u8) {
@@ -392,6 +451,28 @@ impl Cluster {
         let copy = CopyId::from_u128(spool.0.as_u128() * 10 + u128::from(node.0.as_bytes()[5]));
         self.nodes.lock()[&node].disk.lock().copies.insert(spool, (copy, Copy::default()));
         Member { node, copy }
+    }
+
+    /// The node makes copies and does not say so.
+    pub fn lose_answers(&self, name: &NodeName, lose: bool) {
+        let lost = &mut self.facts.lock().lose_answers;
+        let _ = if lose { lost.insert(name.clone()) } else { lost.remove(name) };
+    }
+
+    pub fn copies_made(&self) -> u32 {
+        self.facts.lock().copies_made
+    }
+
+    /// Whether its disk has this copy.
+    pub fn has(&self, spool: SpoolId, member: &Member) -> bool {
+        let nodes = self.nodes.lock();
+        let disk = nodes[&member.node].disk.lock();
+        disk.copies.get(&spool).is_some_and(|(copy, _)| *copy == member.copy)
+    }
+
+    /// Its disk is emptied.
+    pub fn wipe(&self, name: &NodeName) {
+        self.nodes.lock()[name].disk.lock().copies.clear();
     }
 
     pub async fn record(&self, spool: SpoolId) -> Versioned<Record> {
