@@ -31,7 +31,9 @@ use std::time::Duration;
 use types::{NodeName, SpoolId};
 
 use spool::record::{Phase, Record};
-pub use values::{Alive, EtcdGuard, GuardedSpools, Malformed, Status};
+pub use values::{Alive, Malformed, Status};
+#[cfg(test)]
+pub use values::{EtcdGuard, GuardedSpools};
 pub use watch::{Change, Watch};
 
 /// No answer after this is no answer.

@@ -19,7 +19,8 @@ use crate::claims::{Alive, ClaimsError, Etcd, Status, Versioned};
 use crate::elections::NodeClients;
 use spool::controller::seals;
 use spool::record::Record;
-pub use view::{Aliases, Answer, CopyView, Role, SpoolView, State};
+use view::Answer;
+pub use view::{Aliases, CopyView, Role, SpoolView};
 
 /// A node that takes longer than this does not answer.
 const STATUS_WAIT: Duration = Duration::from_secs(1);

@@ -1,5 +1,6 @@
 //! Against a real etcd and nodes that speak the real protocol.
 
+use super::view::State;
 use super::*;
 use crate::elections::tests::fake::{Cluster, NODES};
 use proto::control;

@@ -16,7 +16,7 @@ use crate::claims::ClaimsError;
 use crate::elections::{Elections, MoveError};
 use crate::inspect::Inspector;
 use crate::reconcile::{Named, SpoolRows};
-pub use operators::{BadKey, Operators};
+pub use operators::Operators;
 use proto::ops as pb;
 pub use proto::ops::ops_server::OpsServer;
 use spool::record::Record;
@@ -67,7 +67,7 @@ impl pb::ops_server::Ops for Ops {
             "" => None,
             id => Some(read_id("after_id", id)?),
         };
-        let node = (!request.node.is_empty()).then(|| NodeName(request.node));
+        let node = Some(NodeName(request.node)).filter(|node| !node.0.is_empty());
         let spools = self.page(node.as_ref(), after, limit(request.limit)).await?;
         Ok(Response::new(pb::ListSpoolsReply { spools: self.show(spools).await? }))
     }
@@ -90,7 +90,7 @@ impl pb::ops_server::Ops for Ops {
         let operator = self.operators.admit(&request)?;
         let request = request.into_inner();
         let id = read_id("id", &request.id)?;
-        let target = (!request.target_node.is_empty()).then(|| NodeName(request.target_node));
+        let target = Some(NodeName(request.target_node)).filter(|node| !node.0.is_empty());
         let began = Instant::now();
         let moved = self.elections.move_primary(id, target.clone()).await;
         let target = target.map_or_else(|| "any".to_owned(), |node| node.to_string());
