@@ -133,11 +133,14 @@ mod tests {
     use parking_lot::Mutex;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::time::{Duration, Instant};
 
     const SPOOL: SpoolId = SpoolId::from_u128(7);
     const PRIMARY: ProcessId = ProcessId::from_u128(1);
     const COPY: ProcessId = ProcessId::from_u128(2);
-    const REIGNS: u64 = 2_000;
+    /// Reigns are tried one after the other for so long, and so many at most.
+    const TRIED_FOR: Duration = Duration::from_secs(2);
+    const REIGNS_MAX: u64 = 2_000;
 
     fn table(node: &str, process: ProcessId) -> Arc<PairTable> {
         Arc::new(PairTable::new(node.into(), process))
@@ -176,10 +179,12 @@ mod tests {
                         if let Some((epoch, counted)) = &mut *reign.lock() {
                             *counted = primary.promised(&copy_node, SPOOL, *epoch).max(*counted);
                         }
+                        std::thread::yield_now();
                     }
                 });
             }
-            for epoch in (1..=REIGNS).map(Epoch) {
+            let until = Instant::now() + TRIED_FOR;
+            for epoch in (1..=REIGNS_MAX).map(Epoch).take_while(|_| Instant::now() < until) {
                 let version = copy.follow(&primary_node, SPOOL, epoch);
                 primary.note_followed(&copy_node, COPY, SPOOL, epoch, version);
                 *reign.lock() = Some((epoch, None));
