@@ -92,3 +92,51 @@ impl tonic::service::Interceptor for Token {
         Ok(request)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jsonwebtoken::{DecodingKey, Validation};
+
+    /// RFC 8410, section 10.
+    const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----\n\
+        MC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC\n-----END PRIVATE KEY-----\n";
+    const PUBLIC: &str = "-----BEGIN PUBLIC KEY-----\n\
+        MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n-----END PUBLIC KEY-----\n";
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), text).expect("written");
+        file
+    }
+
+    #[test]
+    fn a_token_is_made_for_this_service_and_a_few_minutes() {
+        let key = file(PRIVATE);
+        let Token(value) = Token::new(&TokenSource::Key(key.path().to_owned())).expect("a token");
+        assert_eq!(format!("{value:?}"), "Sensitive", "it is in no log");
+        let token = value.to_str().expect("ASCII").strip_prefix("Bearer ").expect("a bearer").to_owned();
+        let mut validation = Validation::new(Algorithm::EdDSA);
+        validation.set_audience(&[AUDIENCE]);
+        let public = DecodingKey::from_ed_pem(PUBLIC.as_bytes()).expect("a public key");
+        let claims =
+            jsonwebtoken::decode::<serde_json::Value>(&token, &public, &validation).expect("valid").claims;
+        let left = claims["exp"].as_u64().expect("exp") - jsonwebtoken::get_current_timestamp();
+        assert!((1..=TOKEN_SECONDS).contains(&left), "{left}");
+    }
+
+    #[test]
+    fn a_token_is_read_as_it_stands_and_anything_else_refused() {
+        let token = file("abc.def.ghi\n");
+        let Token(value) = Token::new(&TokenSource::File(token.path().to_owned())).expect("a token");
+        assert_eq!(value.to_str().expect("ASCII"), "Bearer abc.def.ghi");
+        let two = file("abc\ndef\n");
+        assert!(matches!(
+            Token::new(&TokenSource::File(two.path().to_owned())),
+            Err(Failure::NotAToken { .. })
+        ));
+        let public = file(PUBLIC);
+        let refused = Token::new(&TokenSource::Key(public.path().to_owned()));
+        assert!(matches!(refused, Err(Failure::SigningKey { .. })));
+    }
+}
