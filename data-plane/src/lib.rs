@@ -2,4 +2,10 @@
 //!
 //! The decisions are made in crate `spool`, which knows no disk and no network; here they are carried out.
 
+pub mod clock;
+pub mod directory;
+pub mod http;
+pub mod membership;
+pub mod replication;
+pub mod spools;
 pub mod store;
