@@ -1,6 +1,7 @@
 //! "This node is there, and where": one key under an etcd lease, rewritten each second with a number that grows.
 
 use super::{CALL_WAIT, EtcdError, RETRY_MAX, answered};
+use crate::health::Health;
 use etcd_client::{Client, PutOptions};
 use serde::{Deserialize, Serialize};
 use spool::copy::ProcessFacts;
@@ -40,6 +41,7 @@ pub(super) async fn keep(
     node: NodeName,
     facts: ProcessFacts,
     addresses: Addresses,
+    health: Health,
     stop: CancellationToken,
 ) {
     let key = format!("/nodes/{node}/alive");
@@ -54,6 +56,10 @@ pub(super) async fn keep(
         tokio::select! {
             () = stop.cancelled() => break,
             _ = ticks.tick() => {}
+        }
+        // A node that cannot write does not stay alive in etcd.
+        if !health.is_healthy() {
+            continue;
         }
         alive.hb_no += 1;
         match write(&etcd, &key, &alive, &mut lease).await {

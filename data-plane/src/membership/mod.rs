@@ -7,7 +7,7 @@
 //! | `/spools/*/record`, `/spools/*/status` | watched: who serves what, or whom an election waits for |
 //! | `/spools/{spool}/record` | replaced when this node's copy takes over ([`takeover`]), comparing its revision |
 //! | `/owners/{node}/...` | the claim, put in the same Txn |
-//! | `/copies/{copy}` | `boot_no`, at start and when a copy is created |
+//! | `/copies/{copy}` | which start of the node has the copy: put when the copy is opened, if an earlier one is there or none |
 //!
 //! Nothing here decides who may serve: the copies' promises do. While etcd is away the node goes on with what it
 //! last read.
@@ -24,12 +24,12 @@ mod suspicion;
 mod takeover;
 mod watch;
 
-
 pub use alive::Addresses;
 pub use routing::Routing;
-pub use suspicion::{Suspicion, suspicions};
-pub use takeover::Takeovers;
+pub use suspicion::Suspicions;
+pub use takeover::{Job, Takeovers};
 
+use crate::health::Health;
 use crate::spools::Spools;
 use etcd_client::{Client, ConnectOptions};
 use spool::copy::ProcessFacts;
@@ -81,6 +81,7 @@ pub struct Membership {
     pub facts: ProcessFacts,
     pub addresses: Addresses,
     pub routing: Routing,
+    pub health: Health,
 }
 
 impl Membership {
@@ -88,25 +89,20 @@ impl Membership {
     /// internal gRPC is.
     pub fn start(
         self,
+        tasks: &mut JoinSet<()>,
         spools: Spools,
-        takeovers: mpsc::Receiver<takeover::Job>,
+        takeovers: mpsc::Receiver<Job>,
         peers_changed: impl Fn(HashMap<NodeName, String>) + Send + Sync + 'static,
         stop: CancellationToken,
-    ) -> JoinSet<()> {
-        let Membership { etcd, node, facts, addresses, routing } = self;
-        let mut tasks = JoinSet::new();
-        tasks.spawn(alive::keep(etcd.clone(), node.clone(), facts, addresses, stop.clone()));
-        let others = {
-            let (routing, node) = (routing.clone(), node.clone());
-            move || {
-                peers_changed(routing.internal_addresses(&node));
-            }
-        };
+    ) {
+        let Membership { etcd, node, facts, addresses, routing, health } = self;
+        tasks.spawn(alive::keep(etcd.clone(), node.clone(), facts, addresses, health, stop.clone()));
         tasks.spawn(watch::follow(etcd.clone(), watch::NODES, stop.clone(), {
-            let routing = routing.clone();
+            let (routing, node) = (routing.clone(), node.clone());
             move |change| {
-                routing.on_node(change);
-                others();
+                if routing.on_node(change) {
+                    peers_changed(routing.internal_addresses(&node));
+                }
             }
         }));
         tasks.spawn(watch::follow(etcd.clone(), watch::SPOOLS, stop.clone(), {
@@ -114,6 +110,5 @@ impl Membership {
             move |change| routing.on_spool(change)
         }));
         tasks.spawn(takeover::work(etcd, node, facts, spools, takeovers, stop));
-        tasks
     }
 }

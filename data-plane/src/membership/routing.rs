@@ -26,8 +26,7 @@ pub struct Routing {
 
 #[derive(Default)]
 struct Known {
-    nodes: HashMap<NodeName, Alive>,
-    /// Where nodes were when last seen: one that is late with its alive key may well be there.
+    /// Where nodes were when last seen.
     last_seen: HashMap<NodeName, Alive>,
     records: HashMap<SpoolId, Record>,
     waiting: HashMap<SpoolId, Waiting>,
@@ -90,25 +89,30 @@ impl Routing {
         }
     }
 
-    pub(super) fn on_node(&self, change: Change) {
+    /// Whether a node is somewhere else now.
+    pub(super) fn on_node(&self, change: Change) -> bool {
         let mut known = self.known.write();
         match change {
             Change::Set { key, value } => {
-                let Some(node) = name_in(&key, "/nodes/", "/alive") else { return };
+                let Some(node) = name_in(&key, "/nodes/", "/alive") else { return false };
                 match serde_json::from_slice::<Alive>(&value) {
                     Ok(alive) => {
-                        known.last_seen.insert(NodeName::from(node), alive.clone());
-                        known.nodes.insert(NodeName::from(node), alive);
+                        let internal = alive.internal.clone();
+                        let before = known.last_seen.insert(NodeName::from(node), alive);
+                        before.is_none_or(|before| before.internal != internal)
                     }
-                    Err(error) => tracing::error!(key, %error, "unreadable in etcd"),
+                    Err(error) => {
+                        tracing::error!(key, %error, "unreadable in etcd");
+                        false
+                    }
                 }
             }
-            Change::Gone { key } => {
-                if let Some(node) = name_in(&key, "/nodes/", "/alive") {
-                    known.nodes.remove(&NodeName::from(node));
-                }
+            // One that is late with its alive key may well be there, where it was.
+            Change::Gone { .. } => false,
+            Change::Complete => {
+                known.nodes_read = true;
+                false
             }
-            Change::Complete => known.nodes_read = true,
         }
     }
 

@@ -4,7 +4,9 @@
 use super::routing::read_record;
 use super::{EtcdError, RETRY_MAX, RETRY_MIN, answered};
 use crate::spools::Spools;
+use crate::store::fatal::fatal_storage_error;
 use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp};
+use serde::{Deserialize, Serialize};
 use spool::copy::ProcessFacts;
 use spool::event::{Activate, Event};
 use spool::record::{Phase, Record};
@@ -12,7 +14,7 @@ use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-use types::{CopyId, Epoch, NodeName, SpoolId};
+use types::{CopyId, Epoch, NodeName, ProcessId, SpoolId};
 
 /// Txns under way at once: a node that takes over a thousand spools must not bury etcd.
 const AT_ONCE: usize = 64;
@@ -179,12 +181,42 @@ impl Worker {
         Ok(answered(etcd.txn(txn)).await?.succeeded())
     }
 
+    /// A disk that was put back to an earlier state must not count as what it was: etcd remembers a later start, and
+    /// this process ends. I13
     async fn register(&self, copy: CopyId) -> Result<(), EtcdError> {
+        let key = format!("/copies/{copy}");
+        let own = Registered { boot_no: self.facts.boot_no, process_id: Some(self.facts.process) };
         let mut etcd = self.etcd.clone();
-        let value = serde_json::to_vec(&serde_json::json!({ "boot_no": self.facts.boot_no }))?;
-        answered(etcd.put(format!("/copies/{copy}"), value, None)).await?;
+        let answer = answered(etcd.get(key.clone(), None)).await?;
+        let (there, revision) = match answer.kvs().first() {
+            Some(kv) => (Some(serde_json::from_slice::<Registered>(kv.value())?), kv.mod_revision()),
+            None => (None, 0),
+        };
+        match there {
+            Some(there) if there == own => {}
+            Some(there) if there.boot_no >= own.boot_no => {
+                let found = format!("start {} of copy {copy} was registered, this is {}", there.boot_no, own.boot_no);
+                fatal_storage_error("the data directory is older than what this node was", &found)
+            }
+            _ => {
+                let unchanged = Compare::mod_revision(key.clone(), CompareOp::Equal, revision);
+                let put = TxnOp::put(key, serde_json::to_vec(&own)?, None);
+                if !answered(etcd.txn(Txn::new().when([unchanged]).and_then([put]))).await?.succeeded() {
+                    return Err(EtcdError::Incomplete("the revision that was just read"));
+                }
+            }
+        }
+        self.spools.mark_registered(copy);
         Ok(())
     }
+}
+
+/// Under `/copies/{copy}`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Registered {
+    boot_no: u64,
+    #[serde(default)]
+    process_id: Option<ProcessId>,
 }
 
 fn record_key(spool: SpoolId) -> String {

@@ -4,49 +4,81 @@
 //! the syncs they want, and only then lets answers and messages leave. While a sync runs, more passes write for
 //! the next one: that is the whole group commit.
 
-use super::inbox::Inbox;
+use super::inbox::{Bound, Inbox};
 use super::{Answer, Outside, Shared};
 use crate::clock;
-use crate::store::{Db, SpoolNumber, SpoolStore, SyncHandle, fatal_storage_error};
-use spool::command::{Command, Reply, RequestId};
+use crate::metrics::Metrics;
+use crate::store::{Completed, Db, SpoolNumber, SpoolStore, SyncHandle, fatal};
+use spool::command::{Command, Failure, Reply, RequestId};
 use spool::copy::{Context, SpoolCopy};
-use spool::event::{CallId, CallReply, Effects, Event, Note, SyncNo};
+use spool::event::{Call, CallId, CallReply, Effects, Event, Note, SyncNo};
 use spool::promise::Pairs;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use types::time::Now;
-use types::{Epoch, Moment, NodeName, ErrorCode};
+use types::{Epoch, ErrorCode, Moment, NodeName, SpoolId};
 
-/// Events that one pass handles at most: what comes after waits for one write more.
-const PASS_MAX: usize = 2_048;
+/// What one pass takes of each lane at most: what comes after waits for one write more.
+const PASS_MAX: Bound = Bound { items: 2_048, bytes: 8 << 20 };
+/// A copy that wants to be woken in the past is woken so soon.
+const WAKE_MIN: Duration = Duration::from_micros(100);
+/// Calls whose callers gave up are looked for from so many on.
+const CALLS_KEPT: usize = 1_024;
 
 pub(super) enum Input {
     /// A copy that this engine owns from now on. `ready` is told once it handles events.
-    Own { number: SpoolNumber, copy: Box<SpoolCopy>, ready: Option<oneshot::Sender<()>> },
+    Own { number: SpoolNumber, copy: Box<SpoolCopy>, ready: oneshot::Sender<()> },
     Event { number: SpoolNumber, event: Event },
-    Request { number: SpoolNumber, id: RequestId, command: Command, wait: Duration, answer: oneshot::Sender<Answer> },
-    Call { number: SpoolNumber, call: spool::event::Call, answer: oneshot::Sender<CallReply> },
-    Synced(Vec<(SpoolNumber, SyncNo)>),
+    Request {
+        number: SpoolNumber,
+        id: RequestId,
+        command: Command,
+        wait: Duration,
+        answer: oneshot::Sender<Answer>,
+    },
+    /// Nobody waits for the answer any more.
+    Withdrawn { number: SpoolNumber, id: RequestId },
+    Call { number: SpoolNumber, call: Call, answer: oneshot::Sender<CallReply> },
+    Synced(Completed),
     PeerDisconnected(NodeName),
     /// Beats arrived: primaries may have the right to answer again.
     TickPrimaries,
-    Stop { done: oneshot::Sender<()> },
+    /// Gives up every role, and ends.
+    Stop,
 }
 
-pub(super) struct Engine<P, O> {
+/// What others see of an engine.
+#[derive(Default)]
+pub(super) struct Pulse {
+    /// The moment at which the pass that is under way began; zero: none is.
+    pub busy_since: AtomicU64,
+    /// A tick of the primaries waits already.
+    pub tick_waits: AtomicBool,
+}
+
+/// What an engine works with.
+pub(super) struct Tools<P, O> {
     pub inbox: Arc<Inbox<Input>>,
+    pub pulse: Arc<Pulse>,
     pub db: Arc<Db>,
     pub sync: SyncHandle,
     pub pairs: Arc<P>,
     pub outside: O,
     pub shared: Arc<Shared>,
+    pub metrics: Metrics,
+}
+
+pub(super) struct Engine<P, O> {
+    tools: Tools<P, O>,
     owned: BTreeMap<SpoolNumber, Owned>,
     wakeups: BTreeSet<(Moment, SpoolNumber)>,
+    touched: BTreeSet<SpoolNumber>,
     answers: HashMap<RequestId, oneshot::Sender<Answer>>,
     calls: HashMap<CallId, oneshot::Sender<CallReply>>,
-    next_call: u64,
+    last_call: u64,
 }
 
 struct Owned {
@@ -54,165 +86,193 @@ struct Owned {
     store: SpoolStore,
     effects: Effects,
     wakeup: Option<Moment>,
+    /// Syncs under way and when they were asked for: one a pass, so bounded by what a sync takes.
+    syncs: VecDeque<(SyncNo, Moment)>,
 }
 
 impl<P: Pairs, O: Outside> Engine<P, O> {
-    pub fn new(
-        inbox: Arc<Inbox<Input>>,
-        db: Arc<Db>,
-        sync: SyncHandle,
-        pairs: Arc<P>,
-        outside: O,
-        shared: Arc<Shared>,
-    ) -> Engine<P, O> {
+    pub fn new(tools: Tools<P, O>) -> Engine<P, O> {
         Engine {
-            inbox,
-            db,
-            sync,
-            pairs,
-            outside,
-            shared,
+            tools,
             owned: BTreeMap::new(),
             wakeups: BTreeSet::new(),
+            touched: BTreeSet::new(),
             answers: HashMap::new(),
             calls: HashMap::new(),
-            next_call: 0,
+            last_call: 0,
         }
     }
 
     pub fn run(mut self) {
         let mut taken = Vec::new();
-        let mut touched = BTreeSet::new();
-        loop {
+        let mut stopping = false;
+        while !stopping {
             let next = self.wakeups.first().map(|(at, _)| at.since(clock::moment()));
-            self.inbox.take(&mut taken, PASS_MAX, next);
+            self.tools.inbox.take(&mut taken, PASS_MAX, next);
             // After the last arrival: whatever is answered was asked before. I15
             let now = clock::now();
-            let mut stop = None;
+            self.tools.pulse.busy_since.store(now.mono.0, Ordering::Relaxed);
             for input in taken.drain(..) {
-                match input {
-                    Input::Stop { done } => stop = Some(done),
-                    input => self.handle(now, input, &mut touched),
-                }
+                stopping |= matches!(input, Input::Stop);
+                self.handle(now, input);
             }
-            while let Some((at, number)) = self.wakeups.first().copied()
-                && at <= now.mono
-            {
-                self.wakeups.pop_first();
-                self.step(now, number, Event::Tick, &mut touched);
-            }
-            self.carry_out(&mut touched);
-            if let Some(done) = stop {
-                // Nobody may be there any more to hear it.
-                let _heard = done.send(());
-                return;
-            }
+            self.wake(now);
+            self.carry_out(now);
+            self.tools.pulse.busy_since.store(0, Ordering::Relaxed);
+        }
+        self.tools.inbox.close();
+    }
+
+    fn wake(&mut self, now: Now) {
+        while let Some((at, number)) = self.wakeups.first().copied()
+            && at <= now.mono
+        {
+            self.wakeups.pop_first();
+            self.step(now, number, Event::Tick);
         }
     }
 
-    fn handle(&mut self, now: Now, input: Input, touched: &mut BTreeSet<SpoolNumber>) {
+    fn handle(&mut self, now: Now, input: Input) {
         match input {
-            Input::Own { number, copy, ready } => {
-                let store = self.db.spool(number);
-                let owned = Owned { copy, store, effects: Effects::default(), wakeup: None };
-                self.owned.insert(number, owned);
-                self.step(now, number, Event::Tick, touched);
-                if let Some(ready) = ready {
-                    let _heard = ready.send(());
+            Input::Own { number, copy, ready } => self.own(now, number, copy, ready),
+            Input::Event { number, event } => self.step(now, number, event),
+            Input::Request { number, id, command, wait, answer } => {
+                // Withdrawn before anybody looked at it.
+                if !answer.is_closed() {
+                    self.answers.insert(id, answer);
+                    self.step(now, number, Event::Request { id, command, wait });
                 }
             }
-            Input::Event { number, event } => self.step(now, number, event, touched),
-            Input::Request { number, id, command, wait, answer } => {
-                self.answers.insert(id, answer);
-                self.step(now, number, Event::Request { id, command, wait }, touched);
+            Input::Withdrawn { number, id } => {
+                self.answers.remove(&id);
+                self.step(now, number, Event::Cancelled { id });
             }
-            Input::Call { number, call, answer } => {
-                self.next_call += 1;
-                let id = CallId(self.next_call);
-                self.calls.insert(id, answer);
-                self.step(now, number, Event::Call { id, call }, touched);
-            }
+            Input::Call { number, call, answer } => self.call(now, number, call, answer),
             Input::Synced(completed) => {
                 for (number, sync_no) in completed {
-                    self.step(now, number, Event::Synced(sync_no), touched);
+                    self.note_synced(now, number, sync_no);
+                    self.step(now, number, Event::Synced(sync_no));
                 }
             }
             Input::PeerDisconnected(node) => {
-                for number in self.numbers(|_| true) {
-                    self.step(now, number, Event::PeerDisconnected { node: node.clone() }, touched);
-                }
+                self.step_all(now, |_| true, &Event::PeerDisconnected { node });
             }
             Input::TickPrimaries => {
-                for number in self.numbers(|copy| copy.primary_epoch().is_some()) {
-                    self.step(now, number, Event::Tick, touched);
-                }
+                self.tools.pulse.tick_waits.store(false, Ordering::Release);
+                self.step_all(now, |copy| copy.primary_epoch().is_some(), &Event::Tick);
             }
-            Input::Stop { .. } => {}
+            Input::Stop => self.step_all(now, |_| true, &Event::GiveUpRole),
         }
     }
 
-    fn numbers(&self, which: impl Fn(&SpoolCopy) -> bool) -> Vec<SpoolNumber> {
-        self.owned.iter().filter(|(_, owned)| which(&owned.copy)).map(|(number, _)| *number).collect()
+    fn own(&mut self, now: Now, number: SpoolNumber, copy: Box<SpoolCopy>, ready: oneshot::Sender<()>) {
+        self.tools.outside.register(copy.identity().copy);
+        let store = self.tools.db.spool(number);
+        let owned =
+            Owned { copy, store, effects: Effects::default(), wakeup: None, syncs: VecDeque::new() };
+        self.owned.insert(number, owned);
+        self.step(now, number, Event::Tick);
+        // At start nobody waits for it.
+        let _heard = ready.send(());
     }
 
-    fn step(&mut self, now: Now, number: SpoolNumber, event: Event, touched: &mut BTreeSet<SpoolNumber>) {
+    fn call(&mut self, now: Now, number: SpoolNumber, call: Call, answer: oneshot::Sender<CallReply>) {
+        if self.calls.len() >= CALLS_KEPT {
+            self.calls.retain(|_, answer| !answer.is_closed());
+        }
+        self.last_call += 1;
+        let id = CallId(self.last_call);
+        self.calls.insert(id, answer);
+        self.step(now, number, Event::Call { id, call });
+    }
+
+    fn note_synced(&mut self, now: Now, number: SpoolNumber, sync_no: SyncNo) {
         let Some(owned) = self.owned.get_mut(&number) else { return };
-        touched.insert(number);
-        let context = Context { now, store: &owned.store, pairs: &*self.pairs };
+        let mut asked = None;
+        while let Some((_, at)) = owned.syncs.pop_front_if(|(no, _)| *no <= sync_no) {
+            asked = asked.or(Some(at));
+        }
+        if let Some(at) = asked {
+            self.tools.metrics.synced(now.mono.since(at));
+        }
+    }
+
+    fn step_all(&mut self, now: Now, which: impl Fn(&SpoolCopy) -> bool, event: &Event) {
+        let those = self.owned.iter().filter(|(_, owned)| which(&owned.copy)).map(|(number, _)| *number);
+        for number in those.collect::<Vec<_>>() {
+            self.step(now, number, event.clone());
+        }
+    }
+
+    fn step(&mut self, now: Now, number: SpoolNumber, event: Event) {
+        let Some(owned) = self.owned.get_mut(&number) else { return };
+        self.touched.insert(number);
+        let context = Context { now, store: &owned.store, pairs: &*self.tools.pairs };
         if let Err(error) = owned.copy.handle(&context, event, &mut owned.effects) {
-            fatal_storage_error("reading", &error);
+            fatal::fatal_storage_error("reading", &error);
         }
     }
 
-    fn carry_out(&mut self, touched: &mut BTreeSet<SpoolNumber>) {
-        if touched.is_empty() {
-            return;
+    /// Writes, asks for syncs, lets the rest leave: in this order.
+    fn carry_out(&mut self, now: Now) {
+        let touched = std::mem::take(&mut self.touched);
+        let mut changed = Vec::with_capacity(touched.len());
+        let mut syncs = Vec::new();
+        for number in &touched {
+            let Some(owned) = self.owned.get_mut(number) else { continue };
+            if let Some(sync_no) = owned.effects.sync {
+                owned.syncs.push_back((sync_no, now.mono));
+                syncs.push((*number, sync_no));
+            }
         }
-        let changed: Vec<_> = touched
-            .iter()
-            .filter_map(|number| self.owned.get(number).map(|owned| (*number, &owned.effects.batch)))
-            .filter(|(_, batch)| !batch.is_empty())
-            .collect();
+        for number in &touched {
+            if let Some(owned) = self.owned.get(number).filter(|owned| !owned.effects.batch.is_empty()) {
+                changed.push((*number, &owned.effects.batch));
+            }
+        }
         if !changed.is_empty() {
-            self.db.write(&changed);
+            self.tools.db.write(&changed);
+            self.tools.metrics.wrote();
         }
-        let syncs = touched
-            .iter()
-            .filter_map(|number| self.owned.get(number)?.effects.sync.map(|sync_no| (*number, sync_no)));
-        self.sync.request(syncs);
-        for number in std::mem::take(touched) {
-            self.let_leave(number);
+        if !syncs.is_empty() {
+            self.tools.sync.request(syncs);
+        }
+        for number in touched {
+            self.let_leave(now, number);
         }
     }
 
-    fn let_leave(&mut self, number: SpoolNumber) {
+    fn let_leave(&mut self, now: Now, number: SpoolNumber) {
         let Some(owned) = self.owned.get_mut(&number) else { return };
         let effects = std::mem::take(&mut owned.effects);
-        let copy = &owned.copy;
-        let (spool, from) = (copy.identity().spool, copy.identity().member());
+        let Owned { copy, wakeup: before, .. } = owned;
+        let wakeup = copy.next_wakeup().filter(|at| *at != Moment(u64::MAX));
+        let wakeup = wakeup.map(|at| at.max(now.mono + WAKE_MIN));
+        if let Some(at) = std::mem::replace(before, wakeup) {
+            self.wakeups.remove(&(at, number));
+        }
+        self.wakeups.extend(wakeup.map(|at| (at, number)));
+
+        let spool = copy.identity().spool;
         for note in &effects.notes {
             say(spool, note);
         }
-        for (to, message) in effects.peers {
-            self.outside.send(spool, copy.lineage(), from.clone(), to, message);
-        }
-        if let Some(activate) = effects.activate {
-            self.outside.activate(spool, activate);
-        }
-        if let Some(epoch) = effects.clear_prev {
-            self.outside.clear_prev(spool, epoch);
-        }
-        let epoch = copy.primary_epoch().unwrap_or(Epoch(0));
-        self.shared.publish(spool, copy);
-        let wakeup = copy.next_wakeup();
-        if wakeup != owned.wakeup {
-            if let Some(before) = std::mem::replace(&mut owned.wakeup, wakeup) {
-                self.wakeups.remove(&(before, number));
+        // Before anybody acts on what this copy asks for.
+        self.tools.shared.publish(spool, copy);
+        let outside = &self.tools.outside;
+        if !effects.peers.is_empty() {
+            let from = copy.identity().member();
+            for (to, message) in effects.peers {
+                outside.send(spool, copy.lineage(), from.clone(), to, message);
             }
         }
-        if let Some(at) = wakeup {
-            self.wakeups.insert((at, number));
+        if let Some(activate) = effects.activate {
+            outside.activate(spool, activate);
         }
+        if let Some(epoch) = effects.clear_prev {
+            outside.clear_prev(spool, epoch);
+        }
+        let epoch = copy.primary_epoch().unwrap_or(Epoch(0));
         for (id, reply) in effects.calls {
             if let Some(answer) = self.calls.remove(&id) {
                 // The caller's deadline may have passed.
@@ -220,22 +280,34 @@ impl<P: Pairs, O: Outside> Engine<P, O> {
             }
         }
         for (id, reply) in effects.replies {
-            let Some(answer) = self.answers.remove(&id) else { continue };
-            if let Err(Answer { reply: Reply::Received { messages }, .. }) = answer.send(Answer { epoch, reply }) {
-                // Nobody is there to receive them.
-                let tokens = messages.iter().filter_map(|message| message.lease.as_ref()).map(|l| l.token).collect();
-                self.inbox.urgent(Input::Event { number, event: Event::HandedBack { tokens } });
+            let answer = Answer { epoch, reply };
+            let unheard = match self.answers.remove(&id) {
+                Some(waiting) => waiting.send(answer).err(),
+                None => Some(answer),
+            };
+            if let Some(event) = unheard.and_then(|answer| hand_back(&answer)) {
+                self.tools.inbox.urgent(Input::Event { number, event });
             }
         }
     }
 }
 
-fn say(spool: types::SpoolId, note: &Note) {
+/// What is to be done about an answer that reached nobody.
+pub(super) fn hand_back(answer: &Answer) -> Option<Event> {
+    let Reply::Received { messages } = &answer.reply else { return None };
+    let leases = messages.iter().filter_map(|message| message.lease.as_ref());
+    let tokens: Vec<_> = leases.map(|lease| lease.token).collect();
+    (!tokens.is_empty()).then_some(Event::HandedBack { tokens })
+}
+
+fn say(spool: SpoolId, note: &Note) {
     match note {
         Note::BecamePrimary { epoch, position } => {
             tracing::info!(%spool, %epoch, %position, "this copy takes over as primary");
         }
-        Note::LostRole { epoch, why } => tracing::warn!(%spool, %epoch, why, "this copy is not primary any more"),
+        Note::LostRole { epoch, why } => {
+            tracing::warn!(%spool, %epoch, why, "this copy is not primary any more");
+        }
         Note::Sealed { epoch, position } => tracing::info!(%spool, %epoch, %position, "sealed"),
         Note::CutSuffix { from, to } => {
             tracing::warn!(%spool, %from, %to, "a suffix that was never confirmed is cut");
@@ -246,6 +318,5 @@ fn say(spool: types::SpoolId, note: &Note) {
 
 /// The answer where there is nobody to ask.
 pub(super) fn nobody(code: ErrorCode, detail: &str) -> Answer {
-    let failure = spool::command::Failure::new(code, detail);
-    Answer { epoch: Epoch(0), reply: Reply::Failed(failure) }
+    Answer { epoch: Epoch(0), reply: Reply::Failed(Failure::new(code, detail)) }
 }

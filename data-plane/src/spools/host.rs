@@ -67,7 +67,7 @@ impl Spools {
         let copy = SpoolCopy::open(identity, inner.facts, inner.settings, clock::now(), &store)?;
         let engine = engine_of(facts.spool, inner.inboxes.len());
         let (told, ready) = oneshot::channel();
-        let own = Input::Own { number: facts.number, copy: Box::new(copy), ready: Some(told) };
+        let own = Input::Own { number: facts.number, copy: Box::new(copy), ready: told };
         inner.inboxes[engine].urgent(own);
         inner.places.write().insert(facts.spool, Place { engine, number: facts.number, copy: facts.copy });
         Ok(ready)

@@ -1,74 +1,99 @@
-//! What waits to be handled by an engine, in two lanes: what others wait for (syncs, peers, calls) is never behind
-//! a crowd of requests.
+//! What waits to be handled by an engine, in three lanes: what others wait for (syncs, calls, other copies) is never
+//! behind a crowd of requests, and each lane has its share of every pass.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::time::Duration;
 
+/// How much a lane holds: things, and bytes that they occupy.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bound {
+    pub items: usize,
+    pub bytes: usize,
+}
+
 pub(super) struct Inbox<T> {
     lanes: Mutex<Lanes<T>>,
     wake: Condvar,
-    requests_max: usize,
-    peers_max: usize,
+    peers_max: Bound,
+    requests_max: Bound,
 }
 
 struct Lanes<T> {
-    /// Bounded by what the node itself has under way: syncs, calls, openings.
-    urgent: VecDeque<T>,
-    peers: VecDeque<T>,
-    requests: VecDeque<T>,
+    /// Bounded by what the node itself has under way: syncs, calls, requests that are withdrawn.
+    urgent: Lane<T>,
+    peers: Lane<T>,
+    requests: Lane<T>,
     sleeping: bool,
+    closed: bool,
 }
 
-/// The lane is full; nothing was taken.
+struct Lane<T> {
+    items: VecDeque<(T, usize)>,
+    bytes: usize,
+}
+
+/// Nothing was taken.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Full;
+pub(super) enum Refused {
+    Full,
+    Closed,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Depth {
+    pub urgent: usize,
+    pub peers: usize,
+    pub requests: usize,
+}
 
 impl<T> Inbox<T> {
-    pub fn new(peers_max: usize, requests_max: usize) -> Inbox<T> {
-        let lanes = Lanes {
-            urgent: VecDeque::new(),
-            peers: VecDeque::new(),
-            requests: VecDeque::new(),
-            sleeping: false,
-        };
-        Inbox { lanes: Mutex::new(lanes), wake: Condvar::new(), requests_max, peers_max }
+    pub fn new(peers_max: Bound, requests_max: Bound) -> Inbox<T> {
+        let lane = || Lane { items: VecDeque::new(), bytes: 0 };
+        let lanes = Lanes { urgent: lane(), peers: lane(), requests: lane(), sleeping: false, closed: false };
+        Inbox { lanes: Mutex::new(lanes), wake: Condvar::new(), peers_max, requests_max }
     }
 
+    /// Dropped if nobody takes it any more.
     pub fn urgent(&self, item: T) {
         let mut lanes = self.lanes.lock();
-        lanes.urgent.push_back(item);
-        self.rouse(&lanes);
+        if lanes.closed {
+            return;
+        }
+        lanes.urgent.items.push_back((item, 0));
+        self.rouse(&mut lanes);
     }
 
-    pub fn peer(&self, item: T) -> Result<(), Full> {
+    pub fn peer(&self, item: T, bytes: usize) -> Result<(), Refused> {
         let mut lanes = self.lanes.lock();
-        if lanes.peers.len() >= self.peers_max {
-            return Err(Full);
+        if lanes.closed {
+            return Err(Refused::Closed);
         }
-        lanes.peers.push_back(item);
-        self.rouse(&lanes);
+        lanes.peers.push(item, bytes, self.peers_max)?;
+        self.rouse(&mut lanes);
         Ok(())
     }
 
-    pub fn request(&self, item: T) -> Result<(), Full> {
+    pub fn request(&self, item: T, bytes: usize) -> Result<(), Refused> {
         let mut lanes = self.lanes.lock();
-        if lanes.requests.len() >= self.requests_max {
-            return Err(Full);
+        if lanes.closed {
+            return Err(Refused::Closed);
         }
-        lanes.requests.push_back(item);
-        self.rouse(&lanes);
+        lanes.requests.push(item, bytes, self.requests_max)?;
+        self.rouse(&mut lanes);
         Ok(())
     }
 
-    fn rouse(&self, lanes: &Lanes<T>) {
-        if lanes.sleeping {
+    fn rouse(&self, lanes: &mut Lanes<T>) {
+        // Once: those who come next find it awake.
+        if std::mem::take(&mut lanes.sleeping) {
             self.wake.notify_one();
         }
     }
 
-    /// Up to `max` items, urgent ones first, after at most `wait`. What came earlier in a lane comes out earlier.
-    pub fn take(&self, into: &mut Vec<T>, max: usize, wait: Option<Duration>) {
+    /// Up to `max` items of each lane, urgent ones first, after at most `wait`. What came earlier in a lane comes
+    /// out earlier.
+    pub fn take(&self, into: &mut Vec<T>, max: Bound, wait: Option<Duration>) {
         let mut lanes = self.lanes.lock();
         if lanes.is_empty() && wait.is_none_or(|wait| !wait.is_zero()) {
             lanes.sleeping = true;
@@ -80,15 +105,59 @@ impl<T> Inbox<T> {
         }
         let Lanes { urgent, peers, requests, .. } = &mut *lanes;
         for lane in [urgent, peers, requests] {
-            let count = lane.len().min(max.saturating_sub(into.len()));
-            into.extend(lane.drain(..count));
+            lane.take(into, max);
         }
+    }
+
+    /// Drops what waits, and whatever comes.
+    pub fn close(&self) {
+        let mut lanes = self.lanes.lock();
+        lanes.closed = true;
+        let Lanes { urgent, peers, requests, .. } = &mut *lanes;
+        let dropped = [urgent, peers, requests].map(|lane| std::mem::take(&mut lane.items));
+        drop(lanes);
+        drop(dropped);
+    }
+
+    pub fn depth(&self) -> Depth {
+        let lanes = self.lanes.lock();
+        Depth {
+            urgent: lanes.urgent.items.len(),
+            peers: lanes.peers.items.len(),
+            requests: lanes.requests.items.len(),
+        }
+    }
+}
+
+impl<T> Lane<T> {
+    fn push(&mut self, item: T, bytes: usize, max: Bound) -> Result<(), Refused> {
+        // One that is larger than the bound still goes through an empty lane.
+        let fits = self.items.is_empty() || self.bytes + bytes <= max.bytes;
+        if !fits || self.items.len() >= max.items {
+            return Err(Refused::Full);
+        }
+        self.items.push_back((item, bytes));
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    fn take(&mut self, into: &mut Vec<T>, max: Bound) {
+        let (mut items, mut taken) = (0, 0);
+        while items < max.items
+            && taken < max.bytes
+            && let Some((item, bytes)) = self.items.pop_front()
+        {
+            into.push(item);
+            items += 1;
+            taken += bytes;
+        }
+        self.bytes -= taken;
     }
 }
 
 impl<T> Lanes<T> {
     fn is_empty(&self) -> bool {
-        self.urgent.is_empty() && self.peers.is_empty() && self.requests.is_empty()
+        [&self.urgent, &self.peers, &self.requests].iter().all(|lane| lane.items.is_empty())
     }
 }
 
@@ -96,19 +165,35 @@ impl<T> Lanes<T> {
 mod tests {
     use super::*;
 
+    const ONE: Bound = Bound { items: 1, bytes: 100 };
+    const TWO: Bound = Bound { items: 2, bytes: 100 };
+
     #[test]
-    fn a_crowd_of_requests_holds_up_neither_syncs_nor_peers() {
-        let inbox = Inbox::new(1, 2);
-        inbox.request(1).unwrap();
-        inbox.request(2).unwrap();
-        assert_eq!(inbox.request(3), Err(Full));
-        inbox.peer(10).unwrap();
-        assert_eq!(inbox.peer(11), Err(Full));
+    fn a_crowd_of_requests_holds_up_neither_syncs_nor_peers_nor_the_other_way_round() {
+        let inbox = Inbox::new(TWO, TWO);
+        inbox.request(1, 0).unwrap();
+        inbox.request(2, 0).unwrap();
+        assert_eq!(inbox.request(3, 0), Err(Refused::Full));
+        inbox.peer(10, 0).unwrap();
+        inbox.peer(11, 0).unwrap();
+        assert_eq!(inbox.peer(12, 0), Err(Refused::Full));
         inbox.urgent(20);
         let mut taken = Vec::new();
-        inbox.take(&mut taken, 3, None);
+        inbox.take(&mut taken, ONE, None);
         assert_eq!(taken, [20, 10, 1]);
-        inbox.take(&mut taken, 4, Some(Duration::ZERO));
-        assert_eq!(taken, [20, 10, 1, 2]);
+        inbox.take(&mut taken, TWO, Some(Duration::ZERO));
+        assert_eq!(taken, [20, 10, 1, 11, 2]);
+    }
+
+    #[test]
+    fn a_lane_holds_so_many_bytes() {
+        let inbox = Inbox::new(TWO, TWO);
+        inbox.request(1, 150).unwrap();
+        assert_eq!(inbox.request(2, 1), Err(Refused::Full));
+        inbox.take(&mut Vec::new(), TWO, None);
+        inbox.request(3, 60).unwrap();
+        assert_eq!(inbox.request(4, 60), Err(Refused::Full));
+        inbox.request(5, 40).unwrap();
+        assert_eq!(inbox.depth(), Depth { urgent: 0, peers: 0, requests: 2 });
     }
 }

@@ -2,13 +2,19 @@
 //!
 //! [`Spools`] is what the rest of the node sees: where a spool is served, and ways to ask this node's copies.
 //! [`Outside`] is what the engines need of the rest: a way to other nodes, and to etcd.
+//!
+//! * `host`: copies come into being and are opened; `drain`: the orderly end
+//! * `engine`: the threads; `inbox`: what waits for them
 
+mod drain;
 mod engine;
 mod host;
 mod inbox;
+#[cfg(test)]
+mod tests;
 
-use engine::{Engine, Input, nobody};
-use inbox::Inbox;
+use engine::{Engine, Input, Pulse, Tools, nobody};
+use inbox::{Bound, Inbox, Refused};
 use parking_lot::{Mutex, RwLock};
 use spool::command::{Command, Failure, Reply, RequestId};
 use spool::copy::{ProcessFacts, Settings, SpoolCopy};
@@ -16,23 +22,26 @@ use spool::event::{Activate, Call, CallReply, Event, PeerMessage};
 use spool::promise::Pairs;
 use spool::record::Member;
 use spool::token::Token;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::sync::oneshot;
-use types::{CopyId, Epoch, ErrorCode, NodeName, SpoolId};
+use tokio::sync::{oneshot, watch};
+use types::{CopyId, Epoch, ErrorCode, Moment, NodeName, SpoolId};
 
+use crate::clock;
 use crate::membership::Routing;
+use crate::metrics::Metrics;
 use crate::store::{Db, SpoolNumber, Syncer};
 
 pub use host::CreateError;
+pub use inbox::Depth;
 
-/// Requests that one engine has not looked at yet; beyond it `spool_busy`.
-const REQUESTS_MAX: usize = 50_000;
-/// Messages of other copies that one engine has not looked at yet; beyond it they are told that it is busy.
-const PEER_MESSAGES_MAX: usize = 10_000;
+/// Requests that the engines have not looked at yet, together; beyond it `spool_busy`.
+const REQUESTS_MAX: Bound = Bound { items: 50_000, bytes: 64 << 20 };
+/// Messages of other copies that the engines have not looked at yet; beyond it they are told that it is busy.
+const PEER_MESSAGES_MAX: Bound = Bound { items: 20_000, bytes: 64 << 20 };
 const ENGINES_MAX: usize = 4;
 
 /// Where a request for a spool has to go.
@@ -66,6 +75,8 @@ pub trait Outside: Clone + Send + 'static {
     fn send(&self, spool: SpoolId, lineage: u64, from: Member, to: Member, message: PeerMessage);
     fn activate(&self, spool: SpoolId, activate: Activate);
     fn clear_prev(&self, spool: SpoolId, epoch: Epoch);
+    /// Has etcd remember that this start of the node has the copy, then calls [`Spools::mark_registered`].
+    fn register(&self, copy: CopyId);
 }
 
 /// What others want to know of a copy at a glance; an engine keeps it up to date.
@@ -112,7 +123,13 @@ struct Inner {
     db: Arc<Db>,
     routing: Routing,
     shared: Arc<Shared>,
+    metrics: Metrics,
     inboxes: Vec<Arc<Inbox<Input>>>,
+    pulses: Vec<Arc<Pulse>>,
+    draining: AtomicBool,
+    /// Copies that etcd knows to be of this start. Others answer no Seal: they might be older than what they
+    /// confirmed.
+    registered: watch::Sender<HashSet<CopyId>>,
     places: RwLock<HashMap<SpoolId, Place>>,
     /// One creation at a time.
     creating: tokio::sync::Mutex<()>,
@@ -128,10 +145,11 @@ impl Spools {
         settings: Settings,
         db: Arc<Db>,
         routing: Routing,
+        metrics: Metrics,
     ) -> Spools {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let inbox = || Arc::new(Inbox::new(PEER_MESSAGES_MAX, REQUESTS_MAX));
-        let inboxes = (0..cores.clamp(1, ENGINES_MAX)).map(|_| inbox()).collect();
+        let engines = std::thread::available_parallelism().map_or(1, usize::from).clamp(1, ENGINES_MAX);
+        let share = |all: Bound| Bound { items: all.items / engines, bytes: all.bytes / engines };
+        let inbox = || Arc::new(Inbox::new(share(PEER_MESSAGES_MAX), share(REQUESTS_MAX)));
         Spools {
             inner: Arc::new(Inner {
                 node,
@@ -140,7 +158,11 @@ impl Spools {
                 db,
                 routing,
                 shared: Arc::default(),
-                inboxes,
+                metrics,
+                inboxes: (0..engines).map(|_| inbox()).collect(),
+                pulses: (0..engines).map(|_| Arc::default()).collect(),
+                draining: AtomicBool::new(false),
+                registered: watch::Sender::default(),
                 places: RwLock::default(),
                 creating: tokio::sync::Mutex::default(),
                 threads: Mutex::default(),
@@ -156,11 +178,19 @@ impl Spools {
         O: Outside,
     {
         let inner = &self.inner;
-        for (i, inbox) in inner.inboxes.iter().enumerate() {
+        for (i, (inbox, pulse)) in inner.inboxes.iter().zip(&inner.pulses).enumerate() {
             let its = inbox.clone();
-            let sync = syncer.engine(move |completed| its.urgent(Input::Synced(completed)));
-            let (db, pairs, shared) = (inner.db.clone(), pairs.clone(), inner.shared.clone());
-            let engine = Engine::new(inbox.clone(), db, sync, pairs, outside.clone(), shared);
+            let tools = Tools {
+                inbox: inbox.clone(),
+                pulse: pulse.clone(),
+                db: inner.db.clone(),
+                sync: syncer.engine(move |completed| its.urgent(Input::Synced(completed))),
+                pairs: pairs.clone(),
+                outside: outside.clone(),
+                shared: inner.shared.clone(),
+                metrics: inner.metrics.clone(),
+            };
+            let engine = Engine::new(tools);
             let thread = std::thread::Builder::new().name(format!("engine-{i}")).spawn(move || engine.run())?;
             inner.threads.lock().push(thread);
         }
@@ -186,23 +216,32 @@ impl Spools {
         let Some(place) = self.place(spool) else {
             return nobody(ErrorCode::NoPrimary, "this node holds no copy of the spool");
         };
+        if self.inner.draining.load(Ordering::Relaxed) {
+            return nobody(ErrorCode::NoPrimary, "this node is shutting down");
+        }
+        let (kind, asked_at) = (kind_of(&command), clock::moment());
+        let answer = self.ask(place, command, wait).await;
+        self.inner.metrics.answered(kind, &answer.reply, clock::moment().since(asked_at));
+        answer
+    }
+
+    async fn ask(&self, place: Place, command: Command, wait: Duration) -> Answer {
         let doubtful = command.is_write() || matches!(command, Command::Extend { .. });
         let id = RequestId(self.inner.last_request.fetch_add(1, Ordering::Relaxed) + 1);
-        let inbox = &self.inner.inboxes[place.engine];
+        let (inbox, number, weight) = (&self.inner.inboxes[place.engine], place.number, command.weight());
         let (answer, receiver) = oneshot::channel();
-        if inbox.request(Input::Request { number: place.number, id, command, wait, answer }).is_err() {
-            return nobody(ErrorCode::SpoolBusy, "too many requests wait at this node");
+        match inbox.request(Input::Request { number, id, command, wait, answer }, weight) {
+            Ok(()) => {}
+            Err(Refused::Full) => {
+                return nobody(ErrorCode::SpoolBusy, "too many requests wait at this node");
+            }
+            Err(Refused::Closed) => return nobody(ErrorCode::NoPrimary, "this node is shutting down"),
         }
-        let mut asked = Asked { inbox, number: place.number, id, answer: Some(receiver) };
-        let answer = match asked.answer.as_mut() {
-            Some(receiver) => receiver.await,
-            None => unreachable!("it was put there"),
-        };
-        asked.answer = None;
-        answer.unwrap_or_else(|_ended| match doubtful {
-            true => nobody(ErrorCode::OperationUnconfirmed, "this node is shutting down"),
-            false => nobody(ErrorCode::NoPrimary, "this node is shutting down"),
-        })
+        match (Asked { inbox, number, id, answer: Some(receiver) }).answered().await {
+            Some(answer) => answer,
+            None if doubtful => nobody(ErrorCode::OperationUnconfirmed, "this node is shutting down"),
+            None => nobody(ErrorCode::NoPrimary, "this node is shutting down"),
+        }
     }
 
     /// What a receive returned did not reach its client: available again at once, not counted.
@@ -215,10 +254,14 @@ impl Spools {
         let Some(place) = self.place(spool).filter(|place| place.copy == to) else {
             return Delivery::UnknownCopy;
         };
+        let weight = match &message {
+            PeerMessage::Append(append) => append.entries.iter().map(|entry| entry.len() + 64).sum(),
+            _ => 0,
+        };
         let input = Input::Event { number: place.number, event: Event::Peer { from, message } };
-        match self.inner.inboxes[place.engine].peer(input) {
+        match self.inner.inboxes[place.engine].peer(input, weight) {
             Ok(()) => Delivery::Delivered,
-            Err(inbox::Full) => Delivery::Busy,
+            Err(Refused::Full | Refused::Closed) => Delivery::Busy,
         }
     }
 
@@ -231,8 +274,10 @@ impl Spools {
 
     /// New promises may be what answers wait for.
     pub fn beats_arrived(&self) {
-        for inbox in &self.inner.inboxes {
-            inbox.urgent(Input::TickPrimaries);
+        for (inbox, pulse) in self.inner.inboxes.iter().zip(&self.inner.pulses) {
+            if !pulse.tick_waits.swap(true, Ordering::AcqRel) {
+                inbox.urgent(Input::TickPrimaries);
+            }
         }
     }
 
@@ -240,6 +285,10 @@ impl Spools {
     /// future forgets the answer, not the call.
     pub async fn call(&self, spool: SpoolId, copy: Option<CopyId>, call: Call) -> Option<CallReply> {
         let place = self.place(spool).filter(|place| copy.is_none_or(|copy| copy == place.copy))?;
+        if matches!(call, Call::Seal { .. }) {
+            let mut registered = self.inner.registered.subscribe();
+            registered.wait_for(|copies| copies.contains(&place.copy)).await.ok()?;
+        }
         let (answer, receiver) = oneshot::channel();
         self.inner.inboxes[place.engine].urgent(Input::Call { number: place.number, call, answer });
         receiver.await.ok()
@@ -263,23 +312,27 @@ impl Spools {
         self.inner.shared.glances.read().iter().map(|(spool, glance)| (*spool, glance.clone())).collect()
     }
 
-    /// Gives up every role and ends the engines. Each answer that can be given is given.
-    pub async fn stop(&self) {
-        for spool in self.copies() {
-            self.event(spool, Event::GiveUpRole);
-        }
-        for inbox in &self.inner.inboxes {
-            let (done, ended) = oneshot::channel();
-            inbox.urgent(Input::Stop { done });
-            // An engine that is gone has ended.
-            let _ended = ended.await;
-        }
-        let threads = std::mem::take(&mut *self.inner.threads.lock());
-        for thread in threads {
-            if thread.join().is_err() {
-                tracing::error!("an engine ended with a panic");
-            }
-        }
+    /// Requests and messages that wait for an engine, all together.
+    pub fn depth(&self) -> Depth {
+        self.inner.inboxes.iter().map(|inbox| inbox.depth()).fold(Depth::default(), |a, b| Depth {
+            urgent: a.urgent + b.urgent,
+            peers: a.peers + b.peers,
+            requests: a.requests + b.requests,
+        })
+    }
+
+    /// How long the slowest engine has been at its present work.
+    pub fn busy_for(&self, now: Moment) -> Duration {
+        let since = |pulse: &Arc<Pulse>| match pulse.busy_since.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => now.since(Moment(since)),
+        };
+        self.inner.pulses.iter().map(since).max().unwrap_or_default()
+    }
+
+    /// etcd knows that this start of the node has the copy: it may answer Seals.
+    pub fn mark_registered(&self, copy: CopyId) {
+        self.inner.registered.send_modify(|copies| drop(copies.insert(copy)));
     }
 
     /// What etcd answered.
@@ -306,18 +359,45 @@ struct Asked<'a> {
     answer: Option<oneshot::Receiver<Answer>>,
 }
 
+impl Asked<'_> {
+    /// `None`: the engine has ended.
+    async fn answered(mut self) -> Option<Answer> {
+        let answer = self.answer.as_mut()?.await.ok();
+        self.answer = None;
+        answer
+    }
+}
+
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
         let Some(mut receiver) = self.answer.take() else { return };
         receiver.close();
-        let event = match receiver.try_recv() {
-            Ok(Answer { reply: Reply::Received { messages }, .. }) => {
-                let leases = messages.iter().filter_map(|message| message.lease.as_ref());
-                Event::HandedBack { tokens: leases.map(|lease| lease.token).collect() }
-            }
-            Ok(_) => return,
-            Err(_) => Event::Cancelled { id: self.id },
+        let number = self.number;
+        let input = match receiver.try_recv() {
+            Ok(answer) => engine::hand_back(&answer).map(|event| Input::Event { number, event }),
+            Err(_) => Some(Input::Withdrawn { number, id: self.id }),
         };
-        self.inbox.urgent(Input::Event { number: self.number, event });
+        if let Some(input) = input {
+            self.inbox.urgent(input);
+        }
+    }
+}
+
+/// As metrics name it.
+fn kind_of(command: &Command) -> &'static str {
+    match command {
+        Command::Send { .. } => "send",
+        Command::Settle { .. } => "settle",
+        Command::PutQueue { .. } => "put_queue",
+        Command::DeleteQueue { .. } => "delete_queue",
+        Command::Purge { .. } => "purge",
+        Command::DeleteMessage { .. } => "delete_message",
+        Command::Receive { .. } => "receive",
+        Command::Extend { .. } => "extend",
+        Command::GetQueue { .. } => "get_queue",
+        Command::ListQueues { .. } => "list_queues",
+        Command::Browse { .. } => "browse",
+        Command::GetMessage { .. } => "get_message",
+        Command::LookUpKey { .. } => "look_up_key",
     }
 }
