@@ -26,7 +26,10 @@ use uuid::Uuid;
 /// Steps of elections that wait for etcd. Each spool has one at a time, and each copy one at its start.
 const JOBS_MAX: usize = 200_000;
 /// For answers that are being written when the node ends.
-const GOODBYE: Duration = Duration::from_secs(2);
+const GOODBYE: Duration = Duration::from_secs(1);
+/// For the control plane to take note, and then for it to hand over.
+const TOLD_WAIT: Duration = Duration::from_secs(1);
+const HANDOVER_WAIT: Duration = Duration::from_secs(3);
 
 /// What engines ask of the rest of the node.
 #[derive(Clone)]
@@ -87,6 +90,7 @@ pub async fn run(settings: Settings, inside: Handle, stop: CancellationToken) ->
 /// Everything that runs.
 struct Running {
     spools: Spools,
+    directory: Directory,
     db: Arc<Db>,
     syncer: Arc<Syncer>,
     keeper: Keeper,
@@ -146,8 +150,7 @@ async fn start(settings: Settings, listeners: Listeners, inside: Handle) -> anyh
         Spools::new(settings.name.clone(), facts, core, db.clone(), routing.clone(), metrics.clone());
     let health = Health::new((settings.suspect() / 2).max(Duration::from_secs(1)));
     let syncs = syncer.clone();
-    let health_watch =
-        health.watch(&settings.data_dir, spools.clone(), move || syncs.stats().running)?;
+    let health_watch = health.watch(&settings.data_dir, spools.clone(), move || syncs.stats().running)?;
 
     let pairs = Arc::new(PairTable::new(settings.name.clone(), facts.process));
     let (mut nodes, mut etcd, mut clients) = (Part::new("nodes"), Part::new("etcd"), Part::new("clients"));
@@ -172,7 +175,8 @@ async fn start(settings: Settings, listeners: Listeners, inside: Handle) -> anyh
     }
 
     let failed = CancellationToken::new();
-    let server = Server { tls: tls.clone(), copies, pairs: pairs.clone(), peers: peers.clone(), now: clock::now };
+    let server =
+        Server { tls: tls.clone(), copies, pairs: pairs.clone(), peers: peers.clone(), now: clock::now };
     let (listener, stop, mourner) = (listeners.internal, nodes.stop.clone(), failed.clone());
     nodes.tasks.spawn_on(
         async move {
@@ -210,8 +214,13 @@ async fn start(settings: Settings, listeners: Listeners, inside: Handle) -> anyh
         stale_max: directory::STALE_MAX_DEFAULT,
     })?;
     clients.tasks.spawn_on(directory.clone().run(clients.stop.clone()), &inside);
-    let suspicions =
-        Suspicions { facts, suspect_after: settings.suspect(), spools: spools.clone(), routing: routing.clone(), pairs };
+    let suspicions = Suspicions {
+        facts,
+        suspect_after: settings.suspect(),
+        spools: spools.clone(),
+        routing: routing.clone(),
+        pairs,
+    };
     clients.tasks.spawn_on(suspicions.report(directory.clone(), clients.stop.clone()), &inside);
 
     let closing = Arc::new(AtomicBool::new(false));
@@ -223,6 +232,7 @@ async fn start(settings: Settings, listeners: Listeners, inside: Handle) -> anyh
             syncs: Arc::new(move || syncer.stats()),
             health: health.clone(),
         };
+        let directory = directory.clone();
         let missing = move || {
             let conditions = [
                 (!closing.load(Ordering::Relaxed), "this node is shutting down"),
@@ -243,7 +253,20 @@ async fn start(settings: Settings, listeners: Listeners, inside: Handle) -> anyh
         },
         &inside,
     );
-    Ok(Running { spools, db, syncer, keeper, health_watch, heartbeats, closing, clients, etcd, nodes, failed })
+    Ok(Running {
+        spools,
+        directory,
+        db,
+        syncer,
+        keeper,
+        health_watch,
+        heartbeats,
+        closing,
+        clients,
+        etcd,
+        nodes,
+        failed,
+    })
 }
 
 impl Running {
@@ -252,9 +275,20 @@ impl Running {
         "a server"
     }
 
+    /// Serves on meanwhile. Without the control plane the copies are released all the same, by [`Spools::drain`], and
+    /// one of them is elected once this node is not heard any more.
+    async fn hand_over(&self) {
+        match tokio::time::timeout(TOLD_WAIT, self.directory.leaving()).await {
+            Ok(Ok(())) => self.spools.handed_over(HANDOVER_WAIT).await,
+            Ok(Err(error)) => tracing::warn!(%error, "the control plane cannot be told"),
+            Err(_late) => tracing::warn!("the control plane does not answer"),
+        }
+    }
+
     /// Refuses, drains, hands over, ends. What was answered is on the disk at every moment of it.
     async fn end(self) -> anyhow::Result<()> {
         self.closing.store(true, Ordering::Relaxed);
+        self.hand_over().await;
         self.spools.drain().await;
         self.clients.end().await;
         self.etcd.end().await;

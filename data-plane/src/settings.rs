@@ -64,9 +64,8 @@ struct BadNodeName;
 /// What a certificate can name, and a key of etcd can contain.
 fn node_name(name: &str) -> Result<NodeName, BadNodeName> {
     let allowed = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
-    let fine = name.len() <= 63
-        && name.starts_with(|c: char| c.is_ascii_lowercase())
-        && name.bytes().all(allowed);
+    let fine =
+        name.len() <= 63 && name.starts_with(|c: char| c.is_ascii_lowercase()) && name.bytes().all(allowed);
     if fine { Ok(NodeName::from(name)) } else { Err(BadNodeName) }
 }
 

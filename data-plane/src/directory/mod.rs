@@ -210,8 +210,18 @@ impl Directory {
         suspect: &NodeName,
         refused: bool,
     ) -> Result<(), tonic::Status> {
-        let request =
-            pb::SuspectRequest { reporter: reporter.0.clone(), suspect: suspect.0.clone(), refused };
+        let (reporter, suspect) = (reporter.0.clone(), suspect.0.clone());
+        self.tell(pb::SuspectRequest { reporter, suspect, refused, leaving: false }).await
+    }
+
+    /// This node is about to end: its primaries are to be handed over.
+    pub async fn leaving(&self) -> Result<(), tonic::Status> {
+        let node = self.inner.settings.node.0.clone();
+        let (reporter, suspect) = (node.clone(), node);
+        self.tell(pb::SuspectRequest { reporter, suspect, refused: false, leaving: true }).await
+    }
+
+    async fn tell(&self, request: pb::SuspectRequest) -> Result<(), tonic::Status> {
         let mut client = self.inner.client.clone();
         let call = tokio::time::timeout(REPORT_WAIT, client.suspect(request));
         call.await.map_err(|_| tonic::Status::deadline_exceeded("the control plane does not answer"))??;

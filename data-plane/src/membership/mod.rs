@@ -22,6 +22,8 @@ mod alive;
 mod routing;
 mod suspicion;
 mod takeover;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 pub use alive::Addresses;

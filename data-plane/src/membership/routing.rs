@@ -82,7 +82,9 @@ impl Routing {
         }
         match &record.last {
             Some(last) if last.member.node != *own => match known.last_seen.get(&last.member.node) {
-                Some(alive) => Route::There { node: last.member.node.clone(), internal: alive.forward.clone() },
+                Some(alive) => {
+                    Route::There { node: last.member.node.clone(), internal: alive.forward.clone() }
+                }
                 None => nowhere(ErrorCode::NoPrimary, "the primary's address is not known".to_owned()),
             },
             _ => nowhere(ErrorCode::NoPrimary, "this node's copy does not serve any more".to_owned()),

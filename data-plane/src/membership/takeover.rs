@@ -195,7 +195,8 @@ impl Worker {
         match there {
             Some(there) if there == own => {}
             Some(there) if there.boot_no >= own.boot_no => {
-                let found = format!("start {} of copy {copy} was registered, this is {}", there.boot_no, own.boot_no);
+                let found =
+                    format!("start {} of copy {copy} was registered, this is {}", there.boot_no, own.boot_no);
                 fatal_storage_error("the data directory is older than what this node was", &found)
             }
             _ => {

@@ -16,8 +16,8 @@ use spool::command::Reply;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use snapshot::Sources;
 use snapshot::Snapshot;
+pub use snapshot::Sources;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Outcome {
@@ -64,9 +64,7 @@ impl Default for Metrics {
         let batches = Counter::default();
         registry.register("write_batches", "Pieces written to the database", batches.clone());
         let snapshot = Snapshot::register(&mut registry);
-        Metrics {
-            inner: Arc::new(Inner { registry, requests, durations, sync_waits, batches, snapshot }),
-        }
+        Metrics { inner: Arc::new(Inner { registry, requests, durations, sync_waits, batches, snapshot }) }
     }
 }
 

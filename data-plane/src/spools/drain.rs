@@ -10,9 +10,25 @@ use tokio::time::timeout;
 use types::{Epoch, SpoolId};
 
 /// A primary that steps down drains for a second at most; what it wrote needs a sync more.
-const STEP_DOWN_WAIT: Duration = Duration::from_secs(3);
+const STEP_DOWN_WAIT: Duration = Duration::from_secs(2);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 impl Spools {
+    /// Until another node's copies have taken over every spool that has any, or `wait` is over.
+    pub async fn handed_over(&self, wait: Duration) {
+        let begun = clock::moment();
+        loop {
+            let leading = self.glances().into_iter().filter(|(_, glance)| glance.leads.is_some());
+            let left =
+                leading.filter(|(spool, _)| self.place(*spool).is_some_and(|place| place.replicated)).count();
+            if left == 0 || clock::moment().since(begun) >= wait {
+                tracing::info!(left, took = ?clock::moment().since(begun), "primaries are handed over");
+                return;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
     /// Takes no more requests (`no_primary`), confirms what is in the logs if the copies answer within a second, and
     /// releases the copies from their promises, so that others can be elected at once.
     pub async fn drain(&self) {

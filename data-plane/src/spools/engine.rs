@@ -30,8 +30,15 @@ const CALLS_KEPT: usize = 1_024;
 
 pub(super) enum Input {
     /// A copy that this engine owns from now on. `ready` is told once it handles events.
-    Own { number: SpoolNumber, copy: Box<SpoolCopy>, ready: oneshot::Sender<()> },
-    Event { number: SpoolNumber, event: Event },
+    Own {
+        number: SpoolNumber,
+        copy: Box<SpoolCopy>,
+        ready: oneshot::Sender<()>,
+    },
+    Event {
+        number: SpoolNumber,
+        event: Event,
+    },
     Request {
         number: SpoolNumber,
         id: RequestId,
@@ -40,8 +47,15 @@ pub(super) enum Input {
         answer: oneshot::Sender<Answer>,
     },
     /// Nobody waits for the answer any more.
-    Withdrawn { number: SpoolNumber, id: RequestId },
-    Call { number: SpoolNumber, call: Call, answer: oneshot::Sender<CallReply> },
+    Withdrawn {
+        number: SpoolNumber,
+        id: RequestId,
+    },
+    Call {
+        number: SpoolNumber,
+        call: Call,
+        answer: oneshot::Sender<CallReply>,
+    },
     Synced(Completed),
     PeerDisconnected(NodeName),
     /// Beats arrived: primaries may have the right to answer again.
@@ -168,8 +182,7 @@ impl<P: Pairs, O: Outside> Engine<P, O> {
     fn own(&mut self, now: Now, number: SpoolNumber, copy: Box<SpoolCopy>, ready: oneshot::Sender<()>) {
         self.tools.outside.register(copy.identity().copy);
         let store = self.tools.db.spool(number);
-        let owned =
-            Owned { copy, store, effects: Effects::default(), wakeup: None, syncs: VecDeque::new() };
+        let owned = Owned { copy, store, effects: Effects::default(), wakeup: None, syncs: VecDeque::new() };
         self.owned.insert(number, owned);
         self.step(now, number, Event::Tick);
         // At start nobody waits for it.
@@ -306,7 +319,7 @@ fn say(spool: SpoolId, note: &Note) {
             tracing::info!(%spool, %epoch, %position, "this copy takes over as primary");
         }
         Note::LostRole { epoch, why } => {
-            tracing::warn!(%spool, %epoch, why, "this copy is not primary any more");
+            tracing::info!(%spool, %epoch, why, "this copy is not primary any more");
         }
         Note::Sealed { epoch, position } => tracing::info!(%spool, %epoch, %position, "sealed"),
         Note::CutSuffix { from, to } => {

@@ -69,7 +69,8 @@ impl Spools {
         let (told, ready) = oneshot::channel();
         let own = Input::Own { number: facts.number, copy: Box::new(copy), ready: told };
         inner.inboxes[engine].urgent(own);
-        inner.places.write().insert(facts.spool, Place { engine, number: facts.number, copy: facts.copy });
+        let (number, copy, replicated) = (facts.number, facts.copy, facts.n > 1);
+        inner.places.write().insert(facts.spool, Place { engine, number, copy, replicated });
         Ok(ready)
     }
 }

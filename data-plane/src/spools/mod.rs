@@ -49,7 +49,10 @@ const ENGINES_MAX: usize = 4;
 pub enum Route {
     Here,
     /// To the node that is believed to be primary; `internal` is its internal HTTP address, `host:port`.
-    There { node: NodeName, internal: String },
+    There {
+        node: NodeName,
+        internal: String,
+    },
     /// Nobody serves it now.
     Nowhere(Failure),
 }
@@ -92,6 +95,8 @@ struct Place {
     engine: usize,
     number: SpoolNumber,
     copy: CopyId,
+    /// There are other copies.
+    replicated: bool,
 }
 
 #[derive(Default)]
@@ -102,7 +107,8 @@ struct Shared {
 impl Shared {
     fn publish(&self, spool: SpoolId, copy: &SpoolCopy) {
         let leads = copy.primary_epoch();
-        let same = |glance: &Glance| glance.leads == leads && glance.follows.as_ref() == copy.primary_member();
+        let same =
+            |glance: &Glance| glance.leads == leads && glance.follows.as_ref() == copy.primary_member();
         if !self.glances.read().get(&spool).is_some_and(same) {
             let glance = Glance { leads, follows: copy.primary_member().cloned() };
             self.glances.write().insert(spool, glance);
@@ -191,7 +197,8 @@ impl Spools {
                 metrics: inner.metrics.clone(),
             };
             let engine = Engine::new(tools);
-            let thread = std::thread::Builder::new().name(format!("engine-{i}")).spawn(move || engine.run())?;
+            let thread =
+                std::thread::Builder::new().name(format!("engine-{i}")).spawn(move || engine.run())?;
             inner.threads.lock().push(thread);
         }
         self.open_all();

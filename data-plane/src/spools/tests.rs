@@ -10,7 +10,7 @@ use spool::event::{Assign, Sealed};
 use spool::token::TokenKey;
 use std::sync::OnceLock;
 use std::time::Instant;
-use types::{AccountId, ProcessId, QueueName};
+use types::{AccountId, ProcessId, QueueName, WallMs};
 use uuid::Uuid;
 
 const SPOOL: SpoolId = SpoolId::from_u128(77);
@@ -75,7 +75,7 @@ impl Node {
             n: 1,
             k: 0,
             token_key: TokenKey([7; 32]),
-            created: clock::wall(),
+            created: WallMs(1_700_000_000_000),
         };
         self.spools.create_copy(new).await.expect("a copy")
     }
@@ -125,6 +125,20 @@ impl Node {
         let messages = vec![NewMessage { payload: payload.into(), ..NewMessage::default() }];
         let reply = self.ask(Command::Send { queue: queue(), messages }).await;
         assert!(matches!(reply, Reply::Sent { .. }), "{reply:?}");
+    }
+
+    /// How many were acknowledged.
+    async fn send_until_refused(&self, sender: usize) -> u64 {
+        for sent in 0.. {
+            let payload = format!("{sender} {sent}").into();
+            let messages = vec![NewMessage { payload, ..NewMessage::default() }];
+            match self.ask(Command::Send { queue: queue(), messages }).await {
+                Reply::Sent { .. } => {}
+                Reply::Failed(failure) if failure.code == ErrorCode::NoPrimary => return sent,
+                other => panic!("neither acknowledged nor without effect: {other:?}"),
+            }
+        }
+        unreachable!("it ends when it is refused")
     }
 
     async fn receive(&self, wait: Duration) -> Vec<spool::command::Delivered> {
@@ -185,8 +199,7 @@ async fn what_a_receiver_that_left_would_have_got_goes_to_the_next() {
     node.lead(1).await;
     node.put_queue().await;
     {
-        let command =
-            Command::Receive { queue: queue(), max: 1, wait: Duration::from_secs(20), lease: None };
+        let command = Command::Receive { queue: queue(), max: 1, wait: Duration::from_secs(20), lease: None };
         let leaver = node.spools.request(SPOOL, command, Duration::ZERO);
         assert!(tokio::time::timeout(Duration::from_millis(50), leaver).await.is_err(), "nothing is there");
     }
@@ -202,25 +215,29 @@ async fn what_a_receiver_that_left_would_have_got_goes_to_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_ends_confirms_what_it_admitted_and_refuses_the_rest() {
+async fn a_node_that_ends_confirms_or_refuses_and_loses_nothing() {
+    const SENDERS: usize = 20;
     let dir = tempfile::tempdir().expect("a directory");
     let node = Node::start(dir.path());
     node.create().await;
     node.lead(1).await;
     node.put_queue().await;
-    let sends = futures::future::join_all((0..200).map(|i| node.send(format!("{i}"))));
+    let sending = (0..SENDERS).map(|sender| node.send_until_refused(sender));
     let ends = async {
-        // The sends were asked first.
-        tokio::task::yield_now().await;
+        node.send("they are at it").await;
         node.spools.drain().await;
     };
-    let ((), _) = tokio::join!(ends, sends);
-    let reply = node.ask(Command::GetQueue { queue: queue() }).await;
-    assert!(matches!(&reply, Reply::Failed(failure) if failure.code == ErrorCode::NoPrimary), "{reply:?}");
+    let ((), sent) = tokio::join!(ends, futures::future::join_all(sending));
     assert_eq!(node.spools.glance(SPOOL).and_then(|glance| glance.leads), None);
     node.spools.stop();
     let call = node.spools.call(SPOOL, None, Call::Probe);
     assert_eq!(tokio::time::timeout(WAIT, call).await.expect("in time"), None, "the engines have ended");
+    node.stop();
+
+    let node = Node::start(dir.path());
+    node.lead(2).await;
+    let Reply::Queue { info } = node.ask(Command::GetQueue { queue: queue() }).await else { panic!() };
+    assert_eq!(info.available, 1 + sent.into_iter().sum::<u64>());
     node.stop();
 }
 
@@ -247,7 +264,8 @@ async fn engine_speed() {
                 sent
             })
         });
-        let sent: u64 = futures::future::join_all(tasks).await.into_iter().map(|sent| sent.expect("sent")).sum();
+        let sent: u64 =
+            futures::future::join_all(tasks).await.into_iter().map(|sent| sent.expect("sent")).sum();
         let (took, cpu) = (begun.elapsed().as_secs_f64(), cpu_time() - cpu);
         let (rate, each) = (sent as f64 / took, cpu.as_secs_f64() * 1e6 / sent as f64);
         println!("{producers} producers: {rate:.0} messages/s, {each:.1} us of CPU each");
