@@ -1,0 +1,182 @@
+//! Spools: their names and their two numbers. Where they are and who serves them is etcd's.
+
+use super::accounts::{PlanRow, require_role};
+use super::{Store, StoreError, audit, next_version, where_taken};
+use crate::reconcile::{Named, NewSpool, RowsError, SpoolRows};
+use sqlx::FromRow;
+use types::{AccountId, ErrorCode, SpoolId};
+use uuid::Uuid;
+
+#[derive(Clone, FromRow)]
+pub struct SpoolRow {
+    pub id: Uuid,
+    pub account: Uuid,
+    pub name: String,
+    pub num_replicas: i16,
+    pub num_sync: i16,
+    pub token_key: Vec<u8>,
+    pub created_ms: i64,
+}
+
+impl Store {
+    /// Refused where the plan does not hold it. Two at once never exceed it: the account's row is locked.
+    pub async fn create_spool(
+        &self,
+        now_ms: i64,
+        account: Uuid,
+        person: Option<Uuid>,
+        name: &str,
+        (num_replicas, num_sync): (u32, u32),
+        token_key: [u8; 32],
+    ) -> Result<SpoolRow, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        if let Some(person) = person {
+            require_role(&mut tx, account, person, &["owner", "admin"]).await?;
+        }
+        let version = next_version(&mut tx).await?;
+        let plan: Option<PlanRow> = sqlx::query_as(
+            "SELECT p.* FROM accounts a JOIN plans p ON p.name = a.plan WHERE a.id = $1 FOR UPDATE OF a",
+        )
+        .bind(account)
+        .fetch_optional(&mut *tx)
+        .await?;
+        let plan =
+            plan.ok_or_else(|| StoreError::refused(ErrorCode::NotFound, None, "there is no such account"))?;
+        let used: i64 = sqlx::query_scalar("SELECT count(*) FROM spools WHERE account = $1")
+            .bind(account)
+            .fetch_one(&mut *tx)
+            .await?;
+        check_numbers(&plan, used, num_replicas, num_sync)?;
+        let row: SpoolRow = sqlx::query_as(
+            "INSERT INTO spools (id, account, name, num_replicas, num_sync, token_key, created_ms, version)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8) RETURNING *",
+        )
+        .bind(Uuid::new_v4())
+        .bind(account)
+        .bind(name)
+        .bind(num_replicas as i16)
+        .bind(num_sync as i16)
+        .bind(token_key.to_vec())
+        .bind(now_ms)
+        .bind(version)
+        .fetch_one(&mut *tx)
+        .await
+        .map_err(|error| {
+            where_taken(error, "spools_name", || {
+                let detail = format!("the account has a spool {name} already");
+                StoreError::refused(ErrorCode::AlreadyExists, Some("name"), detail)
+            })
+        })?;
+        let what = format!("made the spool {name}: numReplicas {num_replicas}, numSync {num_sync}");
+        audit(&mut tx, now_ms, account, person, what).await?;
+        tx.commit().await?;
+        self.changed.notify_waiters();
+        Ok(row)
+    }
+
+    /// Takes back a spool that could not be placed. False if it was placed after all.
+    pub async fn give_up_spool(&self, spool: Uuid) -> Result<bool, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let version = next_version(&mut tx).await?;
+        let gone = sqlx::query("DELETE FROM spools WHERE id = $1 AND NOT placed")
+            .bind(spool)
+            .execute(&mut *tx)
+            .await?
+            .rows_affected();
+        sqlx::query("INSERT INTO removed_spools (id, version) SELECT $1, $2 WHERE $3 > 0")
+            .bind(spool)
+            .bind(version)
+            .bind(gone as i64)
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        self.changed.notify_waiters();
+        Ok(gone > 0)
+    }
+
+    pub async fn spools(&self, account: Uuid) -> Result<Vec<SpoolRow>, StoreError> {
+        let spools = sqlx::query_as("SELECT * FROM spools WHERE account = $1 ORDER BY name");
+        Ok(spools.bind(account).fetch_all(&self.pool).await?)
+    }
+
+    pub async fn spool(&self, account: Uuid, name: &str) -> Result<Option<SpoolRow>, StoreError> {
+        let spool = sqlx::query_as("SELECT * FROM spools WHERE account = $1 AND name = $2");
+        Ok(spool.bind(account).bind(name).fetch_optional(&self.pool).await?)
+    }
+}
+
+fn check_numbers(plan: &PlanRow, used: i64, num_replicas: u32, num_sync: u32) -> Result<(), StoreError> {
+    let wrong = |code, field, detail| Err(StoreError::refused(code, Some(field), detail));
+    let most = u32::from(types::limits::REPLICAS_MAX);
+    if num_replicas == 0 || num_replicas > most {
+        let detail = format!("numReplicas is a whole number from 1 to {most}");
+        return wrong(ErrorCode::InvalidRequest, "num_replicas", detail);
+    }
+    if num_sync >= num_replicas {
+        let detail = format!("numSync is at most numReplicas - 1, which is {}", num_replicas - 1);
+        return wrong(ErrorCode::InvalidRequest, "num_sync", detail);
+    }
+    if i64::from(num_replicas) > i64::from(plan.replicas) {
+        let detail = format!("the plan {} holds spools of {} replicas at most", plan.name, plan.replicas);
+        return wrong(ErrorCode::LimitExceeded, "num_replicas", detail);
+    }
+    if used >= i64::from(plan.spools) {
+        let detail = format!("the plan {} holds {} spools", plan.name, plan.spools);
+        return Err(StoreError::refused(ErrorCode::LimitExceeded, None, detail));
+    }
+    Ok(())
+}
+
+impl SpoolRow {
+    pub fn to_place(&self) -> Option<NewSpool> {
+        Some(NewSpool {
+            id: SpoolId(self.id),
+            account: AccountId(self.account),
+            name: self.name.clone(),
+            n: u8::try_from(self.num_replicas).ok()?,
+            k: u8::try_from(self.num_sync).ok()?,
+            token_key: self.token_key.as_slice().try_into().ok()?,
+            created_ms: self.created_ms,
+        })
+    }
+}
+
+#[tonic::async_trait]
+impl SpoolRows for Store {
+    async fn unplaced(&self, limit: u32) -> Result<Vec<NewSpool>, RowsError> {
+        let rows: Vec<SpoolRow> =
+            sqlx::query_as("SELECT * FROM spools WHERE NOT placed ORDER BY created_ms, id LIMIT $1")
+                .bind(i64::from(limit))
+                .fetch_all(&self.pool)
+                .await?;
+        Ok(rows.iter().filter_map(SpoolRow::to_place).collect())
+    }
+
+    async fn mark_placed(&self, spool: SpoolId) -> Result<(), RowsError> {
+        sqlx::query("UPDATE spools SET placed = true WHERE id = $1")
+            .bind(spool.0)
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    async fn names(&self, spools: &[SpoolId]) -> Result<Vec<Named>, RowsError> {
+        let ids: Vec<Uuid> = spools.iter().map(|spool| spool.0).collect();
+        let rows: Vec<(Uuid, Uuid, String, String, i16, i16)> = sqlx::query_as(
+            "SELECT s.id, s.account, a.name, s.name, s.num_replicas, s.num_sync
+             FROM spools s JOIN accounts a ON a.id = s.account WHERE s.id = ANY($1)",
+        )
+        .bind(ids)
+        .fetch_all(&self.pool)
+        .await?;
+        let named = |(id, account, account_name, name, n, k): (Uuid, Uuid, String, String, i16, i16)| Named {
+            id: SpoolId(id),
+            account: AccountId(account),
+            account_name,
+            name,
+            n: u8::try_from(n).unwrap_or(0),
+            k: u8::try_from(k).unwrap_or(0),
+        };
+        Ok(rows.into_iter().map(named).collect())
+    }
+}
