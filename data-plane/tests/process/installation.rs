@@ -1,26 +1,24 @@
-//! The program itself, as an installation starts it: one node with an etcd, a control plane that knows one account,
-//! and a controller that makes it primary.
+//! Nodes as an installation starts them, with an etcd, and a controller that only the test moves.
 
+use crate::control::OneAccount;
 use data_plane::replication::Tls;
-use proto::control;
-use proto::control::nodes_server::{Nodes, NodesServer};
+use proto::control::nodes_server::NodesServer;
 use proto::replication as pb;
 use proto::replication::replication_client::ReplicationClient;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustix::process::{Pid, Signal, kill_process};
 use spool::record::{Last, Member, Phase, Record};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::pin::Pin;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, sleep};
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Response, Status};
 use types::{CopyId, Epoch, Position, ProcessId, Seq, SpoolId};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-const SPOOL: SpoolId = SpoolId::from_u128(42);
+pub const SPOOL: SpoolId = SpoolId::from_u128(42);
 
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
@@ -49,64 +47,10 @@ impl Authority {
     }
 }
 
-/// A control plane that knows one account and no more.
-struct OneAccount;
-
-type Updates = Pin<Box<dyn futures::Stream<Item = Result<control::DirectoryUpdate, Status>> + Send>>;
-
-#[tonic::async_trait]
-impl Nodes for OneAccount {
-    type WatchDirectoryStream = Updates;
-
-    async fn watch_directory(
-        &self,
-        _: Request<control::WatchDirectoryRequest>,
-    ) -> Result<Response<Updates>, Status> {
-        use futures::StreamExt;
-        let account = control::Account {
-            id: vec![1; 16].into(),
-            name: "one".to_owned(),
-            plan: Some(control::Plan::default()),
-        };
-        let first = control::DirectoryUpdate {
-            complete: true,
-            version: 1,
-            accounts: vec![account],
-            ..control::DirectoryUpdate::default()
-        };
-        let updates = futures::stream::iter([Ok(first)]).chain(futures::stream::pending());
-        Ok(Response::new(Box::pin(updates)))
-    }
-    async fn look_up_key(
-        &self,
-        _: Request<control::LookUpKeyRequest>,
-    ) -> Result<Response<control::LookUpKeyReply>, Status> {
-        Err(Status::unavailable("not here"))
-    }
-    async fn look_up_spool(
-        &self,
-        _: Request<control::LookUpSpoolRequest>,
-    ) -> Result<Response<control::LookUpSpoolReply>, Status> {
-        Err(Status::unavailable("not here"))
-    }
-    async fn suspect(
-        &self,
-        _: Request<control::SuspectRequest>,
-    ) -> Result<Response<control::SuspectReply>, Status> {
-        Ok(Response::new(control::SuspectReply {}))
-    }
-    async fn keys_used(
-        &self,
-        _: Request<control::KeysUsedRequest>,
-    ) -> Result<Response<control::KeysUsedReply>, Status> {
-        Ok(Response::new(control::KeysUsedReply {}))
-    }
-}
-
 /// Killed when the test ends, however it does.
-struct Running(Child);
+struct Etcd(Child);
 
-impl Drop for Running {
+impl Drop for Etcd {
     fn drop(&mut self) {
         drop(self.0.kill());
         drop(self.0.wait());
@@ -118,7 +62,7 @@ fn free_address() -> SocketAddr {
     listener.local_addr().expect("bound")
 }
 
-fn start_etcd(dir: &Path, url: &str) -> Running {
+fn start_etcd(dir: &Path, url: &str) -> Etcd {
     let peer = format!("http://{}", free_address());
     let child = Command::new("/usr/bin/etcd")
         .args(["--name", "test", "--initial-cluster", &format!("test={peer}"), "--data-dir"])
@@ -129,72 +73,134 @@ fn start_etcd(dir: &Path, url: &str) -> Running {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();
-    Running(child.expect("install Debian's etcd-server"))
+    Etcd(child.expect("install Debian's etcd-server"))
 }
 
-struct Installation {
+pub struct Installation {
     authority: Authority,
     dir: tempfile::TempDir,
     etcd_url: String,
     control: SocketAddr,
-    http: SocketAddr,
+    _etcd: Etcd,
+}
+
+/// One node; its process is killed when this is dropped.
+pub struct Node {
+    pub name: String,
     internal: SocketAddr,
-    forward: SocketAddr,
     metrics: SocketAddr,
-    _etcd: Running,
+    command: Command,
+    process: Option<Child>,
+    client: Tls,
 }
 
 impl Installation {
-    async fn start() -> Installation {
+    pub async fn start() -> Installation {
         let (authority, dir) = (Authority::new(), tempfile::tempdir().expect("a directory"));
         let etcd_url = format!("http://{}", free_address());
         let etcd = start_etcd(&dir.path().join("etcd"), &etcd_url);
-        let control = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let at = control.local_addr().expect("bound");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let control = listener.local_addr().expect("bound");
         let server = tonic::transport::Server::builder()
             .tls_config(authority.tls("control-plane").server())
             .expect("TLS")
             .add_service(NodesServer::new(OneAccount))
-            .serve_with_incoming(tonic::transport::server::TcpIncoming::from(control));
+            .serve_with_incoming(tonic::transport::server::TcpIncoming::from(listener));
         tokio::spawn(server);
-        let (certificate, key) = authority.issue("node-1");
-        for (name, pem) in [("ca.pem", &authority.pem), ("node.pem", &certificate), ("node.key", &key)] {
-            std::fs::write(dir.path().join(name), pem).expect("written");
-        }
-        Installation {
-            authority,
-            dir,
-            etcd_url,
-            control: at,
-            http: free_address(),
-            internal: free_address(),
-            forward: free_address(),
-            metrics: free_address(),
-            _etcd: etcd,
-        }
+        Installation { authority, dir, etcd_url, control, _etcd: etcd }
     }
 
-    fn start_node(&self) -> Running {
-        let file = |name: &str| self.dir.path().join(name);
+    /// Not started yet.
+    pub fn node(&self, number: u16) -> Node {
+        let name = format!("node-{number}");
+        let file = |what: &str| self.dir.path().join(format!("{name}{what}"));
+        let (certificate, key) = self.authority.issue(&name);
+        for (what, pem) in [(".ca", &self.authority.pem), (".pem", &certificate), (".key", &key)] {
+            std::fs::write(file(what), pem).expect("written");
+        }
+        let (internal, metrics) = (free_address(), free_address());
         let mut command = Command::new(env!("CARGO_BIN_EXE_data-plane"));
-        command.args(["--name", "node-1", "--data-dir"]).arg(file("data"));
+        command.args(["--name", &name, "--promise-ms", "1500", "--suspect-ms", "3000"]);
+        command.arg("--data-dir").arg(file(".data")).stdin(Stdio::null());
         let addresses = [
-            ("--http", self.http),
-            ("--internal", self.internal),
-            ("--forward", self.forward),
-            ("--metrics", self.metrics),
+            ("--http", free_address()),
+            ("--internal", internal),
+            ("--forward", free_address()),
+            ("--metrics", metrics),
         ];
         for (flag, address) in addresses {
             command.args([flag, &address.to_string()]);
         }
         command.args(["--etcd", &self.etcd_url, "--control", &format!("https://{}", self.control)]);
-        for (flag, name) in [("--ca", "ca.pem"), ("--cert", "node.pem"), ("--key", "node.key")] {
-            command.arg(flag).arg(file(name));
+        for (flag, what) in [("--ca", ".ca"), ("--cert", ".pem"), ("--key", ".key")] {
+            command.arg(flag).arg(file(what));
         }
-        Running(command.stdin(Stdio::null()).spawn().expect("the program starts"))
+        let client = self.authority.tls("control-plane");
+        Node { name, internal, metrics, command, process: None, client }
     }
 
-    async fn get(&self, path: &str) -> Option<(u16, String)> {
+    pub async fn etcd(&self) -> etcd_client::Client {
+        etcd_client::Client::connect([&self.etcd_url], None).await.expect("etcd's address")
+    }
+
+    pub async fn record(&self) -> Record {
+        let answer = self.etcd().await.get(record_key(), None).await.expect("an answer");
+        serde_json::from_slice(answer.kvs().first().expect("a record").value()).expect("JSON")
+    }
+
+    /// One election: all of `voters` are sealed, the first of those that are furthest ahead leads. `members` are the
+    /// record's.
+    pub async fn elect(&self, epoch: u64, k: u8, voters: &[&Node], members: &[Member]) -> Member {
+        let seals = voters.iter().map(|node| node.seal(epoch, members));
+        let sealed: Vec<(Member, pb::Sealed)> = futures::future::join_all(seals).await;
+        let ahead = |sealed: &pb::Sealed| position(sealed.position.expect("a position"));
+        let most = sealed.iter().map(|(_, sealed)| ahead(sealed)).max().expect("a voter");
+        let commit_end = sealed.iter().map(|(_, sealed)| sealed.commit_end).max().expect("a voter");
+        let (member, chosen) = sealed.iter().find(|(_, sealed)| ahead(sealed) == most).expect("the best");
+        let last = Last {
+            epoch: Epoch(epoch),
+            member: member.clone(),
+            process: ProcessId::from_slice(&chosen.process_id).expect("an id"),
+            position: most,
+        };
+        let n = u8::try_from(members.len()).expect("a few");
+        let first = Record::first(SPOOL, n, k, members.to_vec());
+        let record = Record { epoch: Epoch(epoch), phase: Phase::Assigned, last: Some(last), ..first };
+        let json = serde_json::to_vec(&record).expect("JSON");
+        let put = self.etcd().await.put(record_key(), json, None).await.expect("put");
+        let assign = pb::AssignRequest {
+            spool_id: spool_id(),
+            copy_id: copy_id(member),
+            epoch,
+            members: members.iter().map(wire).collect(),
+            process_id: chosen.process_id.clone(),
+            position: chosen.position,
+            prev_last: None,
+            commit_end,
+            lineage: 0,
+            record_revision: put.header().expect("a header").revision(),
+        };
+        let leader = voters.iter().find(|node| node.name == member.node.0).expect("a voter");
+        let outcome = leader.client().await.assign(assign).await.expect("answered").into_inner().outcome;
+        assert!(matches!(outcome, Some(pb::assign_reply::Outcome::Assigned(_))), "{outcome:?}");
+        until("active", async || self.record().await.phase == Phase::Active).await;
+        member.clone()
+    }
+}
+
+impl Node {
+    pub fn start(&mut self) {
+        self.process = Some(self.command.spawn().expect("the program starts"));
+    }
+
+    pub async fn started(mut self) -> Node {
+        self.start();
+        self.is_ready().await;
+        self
+    }
+
+    /// Of a GET on the metrics port.
+    pub async fn get(&self, path: &str) -> Option<(u16, String)> {
         let mut stream = tokio::net::TcpStream::connect(self.metrics).await.ok()?;
         let request = format!("GET {path} HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.ok()?;
@@ -204,62 +210,84 @@ impl Installation {
         Some((status, answer.split_once("\r\n\r\n")?.1.to_owned()))
     }
 
-    async fn is_ready(&self) {
-        until("it is ready", async || self.get("/readyz").await.is_some_and(|(status, _)| status == 200))
-            .await;
+    pub async fn says_ready(&self) -> bool {
+        self.get("/readyz").await.is_some_and(|(status, _)| status == 200)
     }
 
-    async fn client(&self) -> ReplicationClient<Channel> {
-        let tls = self.authority.tls("control-plane").client("node-1");
+    pub async fn is_ready(&self) {
+        until("it is ready", async || self.says_ready().await).await;
+    }
+
+    pub async fn client(&self) -> ReplicationClient<Channel> {
         let endpoint = Endpoint::from_shared(format!("https://{}", self.internal)).expect("an address");
-        let channel = endpoint.tls_config(tls).expect("TLS").connect().await.expect("connected");
-        ReplicationClient::new(channel)
+        let endpoint = endpoint.tls_config(self.client.client(&self.name)).expect("TLS");
+        ReplicationClient::new(endpoint.connect().await.expect("connected"))
     }
 
-    async fn etcd(&self) -> etcd_client::Client {
-        etcd_client::Client::connect([&self.etcd_url], None).await.expect("etcd's address")
-    }
-
-    async fn record(&self) -> Record {
-        let answer = self.etcd().await.get(record_key(), None).await.expect("an answer");
-        serde_json::from_slice(answer.kvs().first().expect("a record").value()).expect("JSON")
-    }
-
-    /// One election, whose one copy answers.
-    async fn elect(&self, epoch: u64) {
-        let mut node = self.client().await;
-        let copy = node.create_copy(new_copy()).await.expect("created").into_inner().copy_id;
-        let spool_id = bytes::Bytes::copy_from_slice(SPOOL.as_bytes());
-        let seal = pb::SealRequest { spool_id: spool_id.clone(), copy_id: copy.clone(), epoch };
-        let outcome = node.seal(seal).await.expect("answered").into_inner().outcome;
-        let Some(pb::seal_reply::Outcome::Sealed(sealed)) = outcome else { panic!("{outcome:?}") };
-        let position = sealed.position.expect("a position");
-        let member = Member { node: "node-1".into(), copy: CopyId::from_slice(&copy).expect("an id") };
-        let last = Last {
-            epoch: Epoch(epoch),
-            member: member.clone(),
-            process: ProcessId::from_slice(&sealed.process_id).expect("an id"),
-            position: Position { epoch: Epoch(position.epoch), seq: Seq(position.seq) },
+    pub async fn create_copy(&self, n: u32, k: u32) -> Member {
+        let request = pb::CreateCopyRequest {
+            spool_id: spool_id(),
+            account_id: vec![1; 16].into(),
+            name: "orders".to_owned(),
+            num_replicas: n,
+            num_sync: k,
+            token_key: vec![7; 32].into(),
+            created_ms: 1_700_000_000_000,
         };
-        let first = Record::first(SPOOL, 1, 0, vec![member]);
-        let record = Record { epoch: Epoch(epoch), phase: Phase::Assigned, last: Some(last), ..first };
-        let json = serde_json::to_vec(&record).expect("JSON");
-        let put = self.etcd().await.put(record_key(), json, None).await.expect("put");
-        let assign = pb::AssignRequest {
-            spool_id,
-            copy_id: copy.clone(),
-            epoch,
-            members: vec![pb::Member { node: "node-1".to_owned(), copy_id: copy }],
-            process_id: sealed.process_id,
-            position: Some(position),
-            prev_last: None,
-            commit_end: sealed.commit_end,
-            lineage: 0,
-            record_revision: put.header().expect("a header").revision(),
-        };
-        let outcome = node.assign(assign).await.expect("answered").into_inner().outcome;
-        assert!(matches!(outcome, Some(pb::assign_reply::Outcome::Assigned(_))), "{outcome:?}");
-        until("active", async || self.record().await.phase == Phase::Active).await;
+        let copy = self.client().await.create_copy(request).await.expect("created").into_inner().copy_id;
+        Member { node: self.name.as_str().into(), copy: CopyId::from_slice(&copy).expect("an id") }
+    }
+
+    async fn seal(&self, epoch: u64, members: &[Member]) -> (Member, pb::Sealed) {
+        let own = members.iter().find(|member| member.node.0 == self.name).expect("a member");
+        let seal = pb::SealRequest { spool_id: spool_id(), copy_id: copy_id(own), epoch };
+        let outcome = self.client().await.seal(seal).await.expect("answered").into_inner().outcome;
+        match outcome {
+            Some(pb::seal_reply::Outcome::Sealed(sealed)) => (own.clone(), sealed),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub async fn status(&self) -> pb::CopyStatus {
+        let asked = pb::StatusRequest { spool_ids: vec![spool_id()] };
+        let mut copies = self.client().await.status(asked).await.expect("answered").into_inner().copies;
+        copies.pop().expect("its copy")
+    }
+
+    /// SIGTERM; it has to end well.
+    pub async fn end(&mut self) {
+        self.signal(Signal::TERM);
+        until("it says that it ends", async || !self.says_ready().await).await;
+        let mut process = self.process.take().expect("it runs");
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match process.try_wait().expect("a child") {
+                Some(status) => return assert!(status.success(), "{status}"),
+                None => assert!(Instant::now() < deadline, "it does not end"),
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        let mut process = self.process.take().expect("it runs");
+        process.kill().expect("it runs");
+        process.wait().expect("it ends");
+    }
+
+    fn signal(&self, signal: Signal) {
+        let process = self.process.as_ref().expect("it runs");
+        kill_process(Pid::from_child(process), signal).expect("it runs");
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            drop(process.kill());
+            drop(process.wait());
+        }
     }
 }
 
@@ -267,67 +295,26 @@ fn record_key() -> String {
     format!("/spools/{SPOOL}/record")
 }
 
-fn new_copy() -> pb::CreateCopyRequest {
-    pb::CreateCopyRequest {
-        spool_id: SPOOL.as_bytes().to_vec().into(),
-        account_id: vec![1; 16].into(),
-        name: "orders".to_owned(),
-        num_replicas: 1,
-        num_sync: 0,
-        token_key: vec![7; 32].into(),
-        created_ms: 1_700_000_000_000,
-    }
+fn spool_id() -> bytes::Bytes {
+    bytes::Bytes::copy_from_slice(SPOOL.as_bytes())
 }
 
-async fn until(what: &str, is: impl AsyncFn() -> bool) {
+fn copy_id(member: &Member) -> bytes::Bytes {
+    bytes::Bytes::copy_from_slice(member.copy.as_bytes())
+}
+
+fn wire(member: &Member) -> pb::Member {
+    pb::Member { node: member.node.0.clone(), copy_id: copy_id(member) }
+}
+
+fn position(of: pb::Position) -> Position {
+    Position { epoch: Epoch(of.epoch), seq: Seq(of.seq) }
+}
+
+pub async fn until(what: &str, is: impl AsyncFn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is().await {
         assert!(Instant::now() < deadline, "not seen: {what}");
         sleep(Duration::from_millis(20)).await;
     }
-}
-
-fn terminate(node: &Running) {
-    let pid = rustix::process::Pid::from_child(&node.0);
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
-}
-
-async fn ends_well(mut node: Running) {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match node.0.try_wait().expect("a child") {
-            Some(status) => return assert!(status.success(), "{status}"),
-            None => assert!(Instant::now() < deadline, "it does not end"),
-        }
-        sleep(Duration::from_millis(20)).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_node_gets_ready_takes_over_ends_in_order_and_comes_back() {
-    let installation = Installation::start().await;
-    let node = installation.start_node();
-    installation.is_ready().await;
-    assert_eq!(installation.get("/healthz").await.map(|(status, _)| status), Some(200));
-    installation.elect(1).await;
-    let (_, metrics) = installation.get("/metrics").await.expect("metrics");
-    assert!(metrics.contains("capstan_copies{role=\"primary\"} 1\n"), "{metrics}");
-
-    terminate(&node);
-    until("it says that it ends", async || {
-        !installation.get("/readyz").await.is_some_and(|(status, _)| status == 200)
-    })
-    .await;
-    ends_well(node).await;
-    let alive = installation.etcd().await.get("/nodes/node-1/alive", None).await.expect("an answer");
-    assert!(alive.kvs().is_empty(), "its alive key went with it");
-
-    let begun = Instant::now();
-    let again = installation.start_node();
-    installation.is_ready().await;
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
-    installation.elect(2).await;
-    assert_eq!(installation.record().await.epoch, Epoch(2));
-    terminate(&again);
-    ends_well(again).await;
 }
