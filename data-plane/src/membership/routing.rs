@@ -9,7 +9,7 @@ use spool::command::Failure;
 use spool::record::{Phase, RECORD_FORMAT, Record};
 use std::collections::HashMap;
 use std::sync::Arc;
-use types::{ErrorCode, NodeName, SpoolId};
+use types::{Epoch, ErrorCode, NodeName, ProcessId, SpoolId};
 
 /// Whom an election waits for; advisory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -50,7 +50,7 @@ impl Routing {
     }
 
     /// Spools whose record says that this process serves them.
-    pub fn claimed_by(&self, process: types::ProcessId) -> Vec<(SpoolId, types::Epoch)> {
+    pub fn claimed_by(&self, process: ProcessId) -> Vec<(SpoolId, Epoch)> {
         let known = self.known.read();
         let mine = |record: &&Record| {
             record.phase == Phase::Active && record.last.as_ref().is_some_and(|last| last.process == process)
@@ -89,6 +89,18 @@ impl Routing {
             },
             _ => nowhere(ErrorCode::NoPrimary, "this node's copy does not serve any more".to_owned()),
         }
+    }
+
+    /// Another node's copy that serves the spool in a later epoch.
+    pub fn successor(&self, spool: SpoolId, epoch: Epoch, own: &NodeName) -> Option<Route> {
+        let known = self.known.read();
+        let record = known.records.get(&spool)?;
+        let last = record.last.as_ref().filter(|last| last.member.node != *own && last.epoch > epoch)?;
+        if record.phase != Phase::Active {
+            return None;
+        }
+        let internal = known.last_seen.get(&last.member.node)?.forward.clone();
+        Some(Route::There { node: last.member.node.clone(), internal })
     }
 
     /// Whether a node is somewhere else now.

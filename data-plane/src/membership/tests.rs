@@ -283,8 +283,14 @@ async fn a_copy_that_takes_over_says_so_in_the_record_and_others_route_to_it() {
     let there = Route::There { node: "node-1".into(), internal: "node-1:2".to_owned() };
     until("routed", async || two.spools.route(SPOOL) == there).await;
 
+    // It was replaced, and does not know it yet.
+    let elsewhere = Last { epoch: Epoch(2), ..moved_to("node-2", &now().await) };
+    put(&etcd, &Record { epoch: Epoch(2), last: Some(elsewhere), ..now().await }).await;
+    let there = Route::There { node: "node-2".into(), internal: "node-2:2".to_owned() };
+    until("routed to its successor", async || one.spools.route(SPOOL) == there).await;
+
     // An election begins, and finds too few.
-    put(&etcd, &Record { phase: Phase::Electing, epoch: Epoch(2), ..now().await }).await;
+    put(&etcd, &Record { phase: Phase::Electing, epoch: Epoch(3), ..now().await }).await;
     let status = r#"{"waiting_for":["node-1"],"reason":"its disk"}"#;
     etcd.connect().await.put(format!("/spools/{SPOOL}/status"), status, None).await.expect("put");
     let needs =
@@ -293,6 +299,11 @@ async fn a_copy_that_takes_over_says_so_in_the_record_and_others_route_to_it() {
     assert_eq!(two.routing.waiting(SPOOL).expect("a status").waiting_for, ["node-1".into()]);
     one.end().await;
     two.end().await;
+}
+
+fn moved_to(node: &str, record: &Record) -> Last {
+    let member = Member { node: node.into(), copy: CopyId::from_u128(2) };
+    Last { member, ..record.last.clone().expect("assigned") }
 }
 
 #[tokio::test(flavor = "multi_thread")]

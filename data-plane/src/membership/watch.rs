@@ -43,10 +43,14 @@ pub async fn follow(
             () = stop.cancelled() => return,
             ended = once(&etcd, prefix, &mut told, &mut retry, &tell) => ended,
         };
+        // The first of a series tells people; the rest only who looks closely.
         match ended {
-            Ok(why) => tracing::warn!(prefix, why, "etcd watch begins again"),
+            Ok(why) => tracing::info!(prefix, why, "etcd watch begins again"),
+            Err(error) if retry == RETRY_MIN => {
+                tracing::warn!(prefix, error = &error as &dyn std::error::Error, "etcd watch is interrupted");
+            }
             Err(error) => {
-                tracing::warn!(prefix, error = &error as &dyn std::error::Error, "etcd watch begins again");
+                tracing::debug!(prefix, error = &error as &dyn std::error::Error, "etcd watch begins again");
             }
         }
         tokio::select! {

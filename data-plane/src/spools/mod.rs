@@ -198,7 +198,10 @@ impl Spools {
             };
             let engine = Engine::new(tools);
             let thread =
-                std::thread::Builder::new().name(format!("engine-{i}")).spawn(move || engine.run())?;
+                std::thread::Builder::new().name(format!("engine-{i}")).spawn(move || {
+                let _guard = AbortOnPanic;
+                engine.run();
+            })?;
             inner.threads.lock().push(thread);
         }
         self.open_all();
@@ -210,10 +213,12 @@ impl Spools {
     }
 
     pub fn route(&self, spool: SpoolId) -> Route {
-        if self.glance(spool).is_some_and(|glance| glance.leads.is_some()) {
-            return Route::Here;
+        let (routing, own) = (&self.inner.routing, &self.inner.node);
+        match self.glance(spool).and_then(|glance| glance.leads) {
+            // A primary that was cut off may not know yet that it was replaced.
+            Some(epoch) => routing.successor(spool, epoch, own).unwrap_or(Route::Here),
+            None => routing.route(spool, own),
         }
-        self.inner.routing.route(spool, &self.inner.node)
     }
 
     /// Asks this node's copy. Dropping the future tells the core that the client is gone: a write that is not
@@ -339,7 +344,7 @@ impl Spools {
 
     /// etcd knows that this start of the node has the copy: it may answer Seals.
     pub fn mark_registered(&self, copy: CopyId) {
-        self.inner.registered.send_modify(|copies| drop(copies.insert(copy)));
+        self.inner.registered.send_if_modified(|copies| copies.insert(copy));
     }
 
     /// What etcd answered.
@@ -355,6 +360,19 @@ impl Spools {
 
     fn place(&self, spool: SpoolId) -> Option<Place> {
         self.inner.places.read().get(&spool).copied()
+    }
+}
+
+/// An invariant does not hold. Copies that nobody drives must not go on promising, and what is on the disk is sound:
+/// nothing leaves before it is written.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!("an engine panicked; this process ends here");
+            std::process::abort();
+        }
     }
 }
 

@@ -81,7 +81,7 @@ pub struct Installation {
     dir: tempfile::TempDir,
     etcd_url: String,
     control: SocketAddr,
-    _etcd: Etcd,
+    etcd: Etcd,
 }
 
 /// One node; its process is killed when this is dropped.
@@ -107,7 +107,13 @@ impl Installation {
             .add_service(NodesServer::new(OneAccount))
             .serve_with_incoming(tonic::transport::server::TcpIncoming::from(listener));
         tokio::spawn(server);
-        Installation { authority, dir, etcd_url, control, _etcd: etcd }
+        Installation { authority, dir, etcd_url, control, etcd }
+    }
+
+    /// For good.
+    pub fn stop_etcd(&mut self) {
+        self.etcd.0.kill().expect("it runs");
+        self.etcd.0.wait().expect("it ends");
     }
 
     /// Not started yet.

@@ -73,3 +73,27 @@ async fn three_copies_confirm_promise_and_replace_their_primary() {
     let leader = if primary == members[0] { &one } else { &three };
     until("it serves", async || leader.status().await.role == "serving").await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_etcd_a_primary_serves_on_and_a_node_starts() {
+    let mut installation = Installation::start().await;
+    let mut node = installation.node(1).started().await;
+    let mut idle = installation.node(2).started().await;
+    let member = node.create_copy(1, 0).await;
+    installation.elect(1, 0, &[&node], &[member]).await;
+    installation.stop_etcd();
+    idle.kill();
+    idle.start();
+    until("it answers", async || idle.get("/healthz").await.is_some_and(|(status, _)| status == 200)).await;
+    let (status, missing) = idle.get("/readyz").await.expect("an answer");
+    assert_eq!(status, 503);
+    assert!(missing.contains("etcd was not read yet"), "{missing}");
+    // Longer than the etcd lease.
+    let until = Instant::now() + Duration::from_secs(8);
+    while Instant::now() < until {
+        assert_eq!(node.status().await.role, "serving");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert!(node.says_ready().await, "it was ready, and still serves");
+    node.end().await;
+}
