@@ -45,8 +45,9 @@ impl Console {
         self.request(method, path, body).await?.json()
     }
 
-    pub async fn sign_up(&self, login: &Login, account_name: &str) -> anyhow::Result<Console> {
-        let body = json!({ "email": login.email, "password": login.password, "accountName": account_name });
+    pub async fn sign_up(&self, login: &Login, account_name: &str, plan: &str) -> anyhow::Result<Console> {
+        let Login { email, password } = login;
+        let body = json!({ "email": email, "password": password, "accountName": account_name, "plan": plan });
         let session = self.call(Method::POST, "/api/signup", Some(&body)).await.context("signing up")?;
         self.with_session(&session)
     }
@@ -87,11 +88,8 @@ impl Console {
         let who: [u8; 5] = random::bytes();
         let who: String = who.iter().map(|byte| format!("{byte:02x}")).collect();
         let login = Login { email: format!("dev-{who}@example.com"), password: random::secret() };
-        let console = self.sign_up(&login, &format!("dev {who}")).await?;
+        let console = self.sign_up(&login, &format!("dev {who}"), plan).await?;
         let account = console.account().await.context("looking at the account")?;
-        if account["plan"]["name"] != plan && account["plan"] != plan {
-            console.set_plan(plan).await.with_context(|| format!("choosing the plan {plan}"))?;
-        }
         let api_key = console.create_key("dev").await?;
         let id = account["id"].as_str().context("an account has an id")?.to_owned();
         Ok(FirstAccount { account: id, plan: plan.to_owned(), login, api_key })

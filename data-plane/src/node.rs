@@ -3,6 +3,10 @@
 use crate::clock;
 use crate::directory::{self, Directory};
 use crate::health::{Health, Watch};
+use crate::http::api::Api;
+use crate::http::forward::Forwarder;
+use crate::http::serve::{serve, serve_forwarded};
+use crate::http::tls::Identity;
 use crate::membership::{self, Addresses, Job, Membership, Routing, Suspicions, Takeovers};
 use crate::metrics::{Metrics, Sources, server::Server as MetricsServer};
 use crate::replication::{Heartbeats, PairTable, Peers, Server, Tls, heartbeats};
@@ -28,7 +32,7 @@ const JOBS_MAX: usize = 200_000;
 /// A sync or an engine's work that takes longer makes a node unhealthy, or half of T_suspect if that is more.
 const SLOW_MIN: Duration = Duration::from_secs(1);
 /// For answers that are being written when the node ends.
-const GOODBYE: Duration = Duration::from_secs(1);
+const GOODBYE: Duration = Duration::from_millis(2_500);
 /// For the control plane to take note, and then for it to hand over.
 const TOLD_WAIT: Duration = Duration::from_secs(1);
 const HANDOVER_WAIT: Duration = Duration::from_secs(3);
@@ -141,6 +145,8 @@ struct Node {
     directory: Directory,
     /// From here on this node wants to be rid of its roles.
     closing: CancellationToken,
+    /// From here on it takes no more requests.
+    draining: CancellationToken,
     /// What serves clients; what speaks to etcd and the control plane; what speaks to other nodes: they end in this order.
     clients: Part,
     control: Part,
@@ -196,15 +202,28 @@ impl Node {
         };
         control.run(suspicions.report(directory.clone(), closing.clone()));
 
+        let draining = CancellationToken::new();
+        let identity = Identity::read(&settings.ca, &settings.cert, &settings.key)?;
+        let api = Api {
+            spools: core.spools.clone(),
+            routing: core.routing.clone(),
+            directory: directory.clone(),
+            forwarder: Forwarder::new(identity.client()?),
+            closing: draining.clone(),
+        };
+        let (stop, tls) = (clients.stop.clone(), identity.server()?);
+        clients.run(serve_forwarded(listeners.forward, tls, api.clone(), stop.clone()));
+        clients.run(serve(listeners.http, api, stop));
         let metrics = metrics_server(&core, directory.clone(), closing.clone());
         nodes.serve("metrics", metrics.serve(listeners.metrics, nodes.stop.clone()));
-        Ok(Node { core, heartbeats, directory, closing, clients, control, nodes, failed })
+        Ok(Node { core, heartbeats, directory, closing, draining, clients, control, nodes, failed })
     }
 
     /// Refuses, hands over, drains, ends. What was answered is on the disk at every moment of it.
     async fn end(self) -> anyhow::Result<()> {
         self.closing.cancel();
         self.hand_over().await;
+        self.draining.cancel();
         self.core.spools.drain().await;
         self.clients.end().await;
         self.control.end().await;

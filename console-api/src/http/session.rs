@@ -25,6 +25,7 @@ const PASSWORD_LEN_MIN: usize = 8;
 /// Long enough for any passphrase; hashing is not free.
 const PASSWORD_LEN_MAX: usize = 256;
 const ACCOUNT_NAME_LEN_MAX: usize = 128;
+const PLAN_LEN_MAX: usize = 64;
 
 #[derive(ToSchema)]
 #[schema(rename_all = "camelCase")]
@@ -35,15 +36,19 @@ pub struct SignUpRequest {
     password: String,
     #[schema(min_length = 1, max_length = 128)]
     account_name: String,
+    /// A plan's name; without one the account starts on the installation's default.
+    #[schema(min_length = 1, max_length = 64)]
+    plan: Option<String>,
 }
 
 impl FromFields for SignUpRequest {
-    const KNOWN: &'static [&'static str] = &["email", "password", "accountName"];
+    const KNOWN: &'static [&'static str] = &["email", "password", "accountName", "plan"];
     fn read(fields: &mut Fields) -> Result<Self, Problem> {
         Ok(SignUpRequest {
             email: email(fields)?,
             password: fields.text("password", PASSWORD_LEN_MIN..=PASSWORD_LEN_MAX)?,
             account_name: not_blank("accountName", fields.text("accountName", 1..=ACCOUNT_NAME_LEN_MAX)?)?,
+            plan: fields.text_if_any("plan", 1..=PLAN_LEN_MAX)?,
         })
     }
 }
@@ -105,8 +110,9 @@ pub async fn sign_up(
     Json(request): Json<SignUpRequest>,
 ) -> Result<Response, Problem> {
     attempt(&app, address, &request.email)?;
-    let SignUpRequest { email, password, account_name } = request;
-    let request = wire::SignUpRequest { email, password, account_name, address: address.to_string() };
+    let SignUpRequest { email, password, account_name, plan } = request;
+    let (address, plan) = (address.to_string(), plan.unwrap_or_default());
+    let request = wire::SignUpRequest { email, password, account_name, address, plan };
     opened(&app, StatusCode::CREATED, app.control.sign_up(request).await?)
 }
 

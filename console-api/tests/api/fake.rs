@@ -196,6 +196,10 @@ impl Console for Fake {
         self.here()?;
         self.sign_ins.fetch_add(1, Ordering::SeqCst);
         assert_eq!(request.get_ref().address, "0.0.0.0", "no connection, no address");
+        let plan = &request.get_ref().plan;
+        if !plan.is_empty() && plans().iter().all(|known| known.name != *plan) {
+            return Err(refusal(Code::InvalidArgument, "invalid_request", "plan"));
+        }
         match request.get_ref().email.starts_with("taken") {
             true => Err(refusal(Code::AlreadyExists, "already_exists", "email")),
             false => Ok(Response::new(self.open())),

@@ -31,6 +31,15 @@ async fn signing_up_opens_a_session() {
 }
 
 #[tokio::test]
+async fn a_plan_can_be_chosen_when_signing_up() {
+    let api = api().await;
+    for plan in [json!("pro"), json!(null)] {
+        let body = json!({"email": "a@b.c", "password": "long enough", "accountName": "Acme", "plan": plan});
+        assert_eq!(api.send(ask("POST", "/api/signup").json(body)).await.status, 201, "{plan}");
+    }
+}
+
+#[tokio::test]
 async fn signing_up_names_the_field_to_blame() {
     let api = api().await;
     for (body, field) in [
@@ -41,7 +50,9 @@ async fn signing_up_names_the_field_to_blame() {
         (json!({"email": "a@b.c", "password": "short", "accountName": "A"}), "password"),
         (json!({"email": "a@b.c", "password": "long enough", "accountName": " "}), "accountName"),
         (json!({"email": "a@b.c", "password": "long enough"}), "accountName"),
-        (json!({"email": "a@b.c", "password": "long enough", "accountName": "A", "plan": "pro"}), "plan"),
+        (json!({"email": "a@b.c", "password": "long enough", "accountName": "A", "plan": 3}), "plan"),
+        (json!({"email": "a@b.c", "password": "long enough", "accountName": "A", "plan": "gold"}), "plan"),
+        (json!({"email": "a@b.c", "password": "long enough", "accountName": "A", "role": "owner"}), "role"),
     ] {
         api.send(ask("POST", "/api/signup").json(body)).await.refuses(400, "invalid_request", field);
     }

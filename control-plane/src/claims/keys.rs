@@ -30,10 +30,6 @@ pub fn record_of(key: &[u8]) -> Option<SpoolId> {
     within(key, SPOOLS, "/record")?.parse().ok()
 }
 
-pub fn status_of(key: &[u8]) -> Option<SpoolId> {
-    within(key, SPOOLS, "/status")?.parse().ok()
-}
-
 pub fn alive_of(key: &[u8]) -> Option<NodeName> {
     within(key, NODES, "/alive").map(NodeName::from)
 }
@@ -54,7 +50,6 @@ mod tests {
     fn a_key_tells_whose_it_is_and_of_what() {
         let spool = SpoolId::from_u128(7);
         assert_eq!(record_of(record(spool).as_bytes()), Some(spool));
-        assert_eq!(status_of(status(spool).as_bytes()), Some(spool));
         assert_eq!(record_of(status(spool).as_bytes()), None);
         assert_eq!(alive_of(b"/nodes/node-1/alive"), Some("node-1".into()));
         assert_eq!(alive_of(eguard(&"node-1".into()).as_bytes()), None);

@@ -118,11 +118,6 @@ impl Etcd {
         watch::start(self.client.clone(), watch::RECORDS)
     }
 
-    /// Changes of what elections wait for, beginning with what is there.
-    pub fn watch_statuses(&self) -> Watch<SpoolId, Status> {
-        watch::start(self.client.clone(), watch::STATUSES)
-    }
-
     /// If there is none yet. Writing the same again after an answer was lost is therefore safe: look at
     /// `Other`.
     pub async fn create_record(&self, record: &Record) -> Result<Written, ClaimsError> {

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use types::{NodeName, SpoolId};
 
-use super::{Alive, ClaimsError, Status, answered, keys};
+use super::{Alive, ClaimsError, answered, keys};
 use spool::record::Record;
 
 /// Keys of one answer: far below the 4 MiB that a message may have.
@@ -59,8 +59,6 @@ pub const NODES: Kind<NodeName, Alive> =
     Kind { prefix: keys::NODES, key_of: keys::alive_of, read: super::read_json };
 pub const RECORDS: Kind<SpoolId, Record> =
     Kind { prefix: keys::SPOOLS, key_of: keys::record_of, read: |kv| Ok(super::read_record(kv)?.value) };
-pub const STATUSES: Kind<SpoolId, Status> =
-    Kind { prefix: keys::SPOOLS, key_of: keys::status_of, read: super::read_json };
 
 pub struct Listed {
     pub kvs: Vec<KeyValue>,

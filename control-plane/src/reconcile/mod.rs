@@ -7,7 +7,7 @@
 //!
 //! * [`place`]: the steps for one spool
 //! * [`choice`]: which nodes, across placements that are under way at once
-//! * here: what is wanted (rows), looked at when woken and by a timer, with backoff for each spool
+//! * here: what is wanted (rows), looked at by a timer, with backoff for each spool
 
 mod choice;
 mod place;
@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 use types::{AccountId, SpoolId, WallMs};
@@ -64,6 +64,8 @@ pub struct NewSpool {
 pub trait SpoolRows: Send + Sync + 'static {
     /// Rows that are not marked as placed, the oldest first.
     async fn unplaced(&self, limit: u32) -> Result<Vec<NewSpool>, RowsError>;
+    /// Nodes are about to be asked for copies: from now on the row stays. False: it was taken back.
+    async fn begin_placing(&self, spool: SpoolId) -> Result<bool, RowsError>;
     /// The spool has its record. Marking it twice is no error.
     async fn mark_placed(&self, spool: SpoolId) -> Result<(), RowsError>;
     /// In any order; ids without a row are left out.
@@ -83,7 +85,7 @@ pub struct Named {
 
 pub type RowsError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why a spool is not placed yet. It goes on in the background, whatever the reason.
+/// Why a spool is not placed yet. It goes on in the background for as long as there is its row.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
     #[error(transparent)]
@@ -96,6 +98,10 @@ pub enum PlaceError {
     Claims(#[from] ClaimsError),
     #[error("a spool with {k} synchronous of {n} copies cannot be")]
     Numbers { n: u8, k: u8 },
+    #[error("its row")]
+    Rows(#[source] RowsError),
+    #[error("it was taken back")]
+    TakenBack,
     #[error("copies are being made for longer than {CREATE_WAIT:?}")]
     TimedOut,
 }
@@ -114,7 +120,6 @@ struct Shared {
     rows: Arc<dyn SpoolRows>,
     placements: Semaphore,
     choices: Choices,
-    kicked: Notify,
     retries: Mutex<HashMap<SpoolId, Retry>>,
 }
 
@@ -140,16 +145,10 @@ impl Reconciler {
             rows,
             placements: Semaphore::new(PLACEMENTS_MAX),
             choices: Choices::default(),
-            kicked: Notify::new(),
             retries: Mutex::default(),
         });
         let background = AbortOnDropHandle::new(tokio::spawn(run(shared.clone())));
         Reconciler { shared, _background: Arc::new(background) }
-    }
-
-    /// Rows changed: look now instead of in a while.
-    pub fn kick(&self) {
-        self.shared.kicked.notify_one();
     }
 
     /// Places a spool whose row is committed. Returns when it is placed, and if possible when it has its first
@@ -181,7 +180,10 @@ async fn until_placed(shared: &Arc<Shared>, new: &NewSpool) -> Result<(), PlaceE
             Err(_) => return Err(PlaceError::TimedOut),
         };
         // Nodes do not appear because somebody waits.
-        let hopeless = matches!(error, PlaceError::NotEnoughNodes(_) | PlaceError::Numbers { .. });
+        let hopeless = matches!(
+            error,
+            PlaceError::NotEnoughNodes(_) | PlaceError::Numbers { .. } | PlaceError::TakenBack
+        );
         if hopeless || Instant::now() + RETRY_MIN >= deadline {
             return Err(error);
         }
@@ -206,8 +208,7 @@ async fn run(shared: Arc<Shared>) {
             Ok(Err(error)) => tracing::warn!(error = &*error as &dyn std::error::Error, "no rows of spools"),
             Err(_) => tracing::warn!("no rows of spools within {ROWS_WAIT:?}"),
         }
-        // Woken by a signal or by the timer: both lead to the same look.
-        let _ = timeout(SWEEP_EVERY, shared.kicked.notified()).await;
+        sleep(SWEEP_EVERY).await;
     }
 }
 

@@ -3,9 +3,10 @@
 use prost::bytes::Bytes;
 use proto::replication as pb;
 use std::time::Duration;
+use tokio::time::timeout;
 use types::{CopyId, NodeName};
 
-use super::{NewSpool, PlaceError, Shared};
+use super::{NewSpool, PlaceError, ROWS_WAIT, Shared};
 use crate::claims::{ClaimsError, Written};
 use spool::record::{Member, Record};
 use types::limits::REPLICAS_MAX;
@@ -21,11 +22,21 @@ impl Shared {
         }
         if self.etcd.record(new.id).await?.is_none() {
             let nodes = self.choose_nodes(new).await?;
+            self.begin(new).await?;
             let members = self.make_copies(new, nodes).await?;
             self.create_record(new, members).await?;
         }
         self.choices.done(new.id);
         Ok(())
+    }
+
+    /// No copy is made for a row that may still be taken back.
+    async fn begin(&self, new: &NewSpool) -> Result<(), PlaceError> {
+        let begun = timeout(ROWS_WAIT, self.rows.begin_placing(new.id)).await;
+        match begun.unwrap_or_else(|late| Err(late.into())).map_err(PlaceError::Rows)? {
+            true => Ok(()),
+            false => Err(PlaceError::TakenBack),
+        }
     }
 
     async fn choose_nodes(&self, new: &NewSpool) -> Result<Vec<NodeName>, PlaceError> {

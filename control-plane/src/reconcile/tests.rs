@@ -32,6 +32,10 @@ impl SpoolRows for Rows {
         Ok(unplaced.take(limit as usize).collect())
     }
 
+    async fn begin_placing(&self, spool: SpoolId) -> Result<bool, RowsError> {
+        Ok(self.rows.lock().contains_key(&spool))
+    }
+
     async fn mark_placed(&self, spool: SpoolId) -> Result<(), RowsError> {
         if self.marks_fail.load(Ordering::SeqCst) {
             return Err("the connection is closed".into());
@@ -115,8 +119,7 @@ async fn many_spools_are_spread_evenly() {
     let (cluster, rows) = (Cluster::start().await, Arc::new(Rows::default()));
     let all: Vec<NewSpool> = (1..=12).map(|i| new_spool(i, 1, 0)).collect();
     all.iter().for_each(|new| rows.add(new));
-    let reconciler = start(&cluster, &rows);
-    reconciler.kick();
+    let _reconciler = start(&cluster, &rows);
     let mut copies: BTreeMap<NodeName, usize> = BTreeMap::new();
     for new in &all {
         let record = cluster.until_active(new.id, Epoch(1)).await;
@@ -178,6 +181,15 @@ async fn too_few_nodes_are_told_and_the_placement_goes_on_when_they_come() {
 }
 
 #[tokio::test]
+async fn a_spool_that_was_taken_back_gets_no_copies() {
+    let (cluster, rows) = (Cluster::start().await, Arc::new(Rows::default()));
+    let reconciler = start(&cluster, &rows);
+    let error = reconciler.create(new_spool(1, 3, 1)).await.expect_err("there is no row");
+    assert!(matches!(error, PlaceError::TakenBack), "{error:?}");
+    assert_eq!(cluster.copies_made(), 0);
+}
+
+#[tokio::test]
 async fn a_node_that_makes_no_copies_is_passed_over() {
     let (cluster, rows) = (Cluster::start().await, Arc::new(Rows::default()));
     cluster.lose_answers(&"node-1".into(), true);
@@ -208,6 +220,7 @@ async fn a_caller_that_goes_away_stops_nothing() {
     let (cluster, rows) = (Cluster::start().await, Arc::new(Rows::default()));
     let reconciler = start(&cluster, &rows);
     let new = new_spool(1, 3, 2);
+    rows.add(&new);
     let gave_up = timeout(Duration::from_millis(1), reconciler.create(new.clone())).await;
     assert!(gave_up.is_err(), "a placement takes longer");
     cluster.until_active(new.id, Epoch(1)).await;

@@ -2,24 +2,23 @@
 
 use super::passwords::Passwords;
 use super::tokens::{self, Signer};
-use super::{account_reply, key, names_of, parse_uuid, plan, read_uuid, refused, spool};
+use super::{account_reply, check, in_doubt, key, names_of, parse_uuid, plan, read_uuid, refused, spool};
 use crate::edge::{now_ms, random};
 use crate::inspect::{Aliases, Inspector};
 use crate::reconcile::{PlaceError, Reconciler};
-use crate::store::{KeyRow, NewKey, Person, SessionRow, SpoolRow, Store};
+use crate::store::{KeyRow, NewAccount, NewKey, NewSession, NewSpoolRow, SessionRow, SpoolRow, Store};
 use proto::control as pb;
 use proto::control::console_server::Console;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
 use tonic::{Request, Response, Status};
-use types::{ErrorCode, SpoolId, SpoolName};
+use types::{ErrorCode, SpoolId};
 use uuid::Uuid;
 
 const CLIENT: &str = "console-api";
-const PASSWORD_LEN: std::ops::RangeInclusive<usize> = 8..=256;
-const EMAIL_LEN_MAX: usize = 254;
-const NAME_LEN_MAX: usize = 200;
-const SCOPES: [&str; 4] = ["send", "receive", "read", "manage"];
-const DEFAULT_SPOOL: &str = "default";
+/// How long an answer waits for a new spool's copies; its caller waits for ten seconds.
+const PLACE_WAIT: Duration = Duration::from_secs(6);
 
 pub struct ConsoleService {
     pub store: Arc<Store>,
@@ -37,30 +36,32 @@ type Reply<T> = Result<Response<T>, Status>;
 impl Console for ConsoleService {
     async fn sign_up(&self, request: Request<pb::SignUpRequest>) -> Reply<pb::Session> {
         let request = admit(request)?;
-        let email = check_email(&request.email)?;
-        if !PASSWORD_LEN.contains(&request.password.len()) {
-            let (least, most) = (PASSWORD_LEN.start(), PASSWORD_LEN.end());
-            return Err(invalid("password", format!("a password has {least} to {most} bytes")));
-        }
-        let name = check_name("account_name", &request.account_name)?;
-        let password = self.passwords.hash(request.password).await?;
-        let person = self.store.create_account(now_ms(), email, &password, name, &self.default_plan).await?;
-        self.make_default_spool(person.account).await;
-        Ok(Response::new(self.begin_session(&person).await?))
+        let email = check::email(&request.email)?;
+        check::password(&request.password)?;
+        let name = check::name("account_name", &request.account_name)?;
+        let plan = if request.plan.is_empty() { &self.default_plan } else { &request.plan };
+        let password_hash = &self.passwords.hash(request.password).await?;
+        let new = NewAccount { email, password_hash, name, plan, token_key: random() };
+        let refresh = tokens::refresh_token();
+        let (session, spool) = self.store.create_account(now_ms(), &new, &new_session(&refresh)).await?;
+        self.place_default(&spool).await;
+        Ok(Response::new(self.session(&session, refresh)?))
     }
 
     async fn log_in(&self, request: Request<pb::LogInRequest>) -> Reply<pb::Session> {
         let request = admit(request)?;
-        // Nobody can have either.
-        let possible = request.email.len() <= EMAIL_LEN_MAX && request.password.len() <= *PASSWORD_LEN.end();
-        let person = match possible {
+        let person = match check::possible(&request.email, &request.password) {
             true => self.store.person_by_email(request.email.trim()).await?,
             false => None,
         };
         let stored = person.as_ref().map(|person| person.password_hash.clone());
         let right = self.passwords.verify(request.password, stored).await?;
         match person.filter(|_| right) {
-            Some(person) => Ok(Response::new(self.begin_session(&person).await?)),
+            Some(person) => {
+                let refresh = tokens::refresh_token();
+                let session = self.store.begin_session(now_ms(), &person, &new_session(&refresh)).await?;
+                Ok(Response::new(self.session(&session, refresh)?))
+            }
             None => {
                 let detail = "no such e-mail address and password";
                 Err(refused(ErrorCode::Unauthenticated, None, detail))
@@ -108,7 +109,8 @@ impl Console for ConsoleService {
         let account = read_uuid("account_id", &request.account_id)?;
         let person = parse_uuid("person_id", &request.person_id)?;
         self.store.set_plan(now_ms(), account, person, &request.plan).await?;
-        Ok(Response::new(account_reply(&self.store.account(account).await?)))
+        let account = self.store.account(account).await.map_err(|error| in_doubt(error.into()))?;
+        Ok(Response::new(account_reply(&account)))
     }
 
     async fn list_keys(&self, request: Request<pb::AccountRequest>) -> Reply<pb::ListKeysReply> {
@@ -123,13 +125,13 @@ impl Console for ConsoleService {
         let new = NewKey {
             account: read_uuid("account_id", &request.account_id)?,
             person: parse_uuid("person_id", &request.person_id)?,
-            name: check_name("name", &request.name)?.to_owned(),
+            name: check::name("name", &request.name)?.to_owned(),
             hint: tokens::hint(&secret),
             hash: tokens::hash(&secret),
-            scopes: check_scopes(request.scopes)?,
-            spool: check_spool_name("spool", request.spool)?,
-            queue_prefix: check_prefix(request.queue_prefix)?,
-            expires_ms: check_expiry(request.expires_ms)?,
+            scopes: check::scopes(&request.scopes)?,
+            spool: check::spool("spool", request.spool)?,
+            queue_prefix: check::prefix(request.queue_prefix)?,
+            expires_ms: check::expiry(request.expires_ms)?,
         };
         let row = self.store.create_key(now_ms(), &new).await?;
         Ok(Response::new(pb::CreateKeyReply { info: Some(key_info(&row)), secret }))
@@ -155,14 +157,15 @@ impl Console for ConsoleService {
         let request = admit(request)?;
         let account = read_uuid("account_id", &request.account_id)?;
         let person = parse_uuid("person_id", &request.person_id)?;
-        let name = check_spool_name("name", request.name)?;
+        let name = &check::spool("name", request.name)?;
         if name.is_empty() {
-            return Err(invalid("name", "a spool has a name"));
+            return Err(refused(ErrorCode::InvalidRequest, Some("name"), "a spool has a name"));
         }
         let numbers = (request.num_replicas, request.num_sync);
-        let row = self.store.create_spool(now_ms(), account, Some(person), &name, numbers, random()).await?;
+        let new = NewSpoolRow { account, name, numbers, token_key: random() };
+        let row = self.store.create_spool(now_ms(), person, &new).await?;
         self.place(&row).await?;
-        self.detail(row).await.map(Response::new)
+        self.detail(row).await.map(Response::new).map_err(in_doubt)
     }
 
     async fn get_spool(&self, request: Request<pb::GetSpoolRequest>) -> Reply<pb::SpoolDetail> {
@@ -179,18 +182,6 @@ impl Console for ConsoleService {
 }
 
 impl ConsoleService {
-    async fn begin_session(&self, person: &Person) -> Result<pb::Session, Status> {
-        let (now, refresh) = (now_ms(), tokens::refresh_token());
-        let session = SessionRow {
-            id: Uuid::new_v4(),
-            person: person.id,
-            account: person.account,
-            expires_ms: now + tokens::SESSION_MS,
-        };
-        self.store.begin_session(now, &session, tokens::hash(&refresh)).await?;
-        self.session(&session, refresh)
-    }
-
     fn session(&self, session: &SessionRow, refresh_token: String) -> Result<pb::Session, Status> {
         let expires_ms = now_ms() + tokens::TOKEN_MS;
         let token = self.signer.sign(session.person, session.account, session.id, expires_ms);
@@ -201,43 +192,37 @@ impl ConsoleService {
         Ok(pb::Session { token, expires_ms, refresh_token, refresh_expires_ms: session.expires_ms })
     }
 
-    /// Waits for nothing: with too few nodes it is `placing` until there are enough.
-    async fn make_default_spool(&self, account: Uuid) {
-        let made = async {
-            let replicas = u32::try_from(self.store.account(account).await?.plan.replicas).unwrap_or(1);
-            let numbers = (replicas, replicas.saturating_sub(2));
-            self.store.create_spool(now_ms(), account, None, DEFAULT_SPOOL, numbers, random()).await
-        };
-        let row = match made.await {
-            Ok(row) => row,
-            Err(error) => {
+    /// Convenient for whoever sends at once; with too few nodes it is `placing` until there are enough.
+    async fn place_default(&self, row: &SpoolRow) {
+        let Some(new) = row.to_place() else { return };
+        match timeout(PLACE_WAIT, self.reconciler.create(new)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(%account, error, "an account is without its default spool");
-                return;
+                tracing::warn!(spool = %row.id, error, "a default spool is not placed yet");
             }
-        };
-        if let Some(new) = row.to_place()
-            && let Err(error) = self.reconciler.create(new).await
-        {
-            let error = &error as &dyn std::error::Error;
-            tracing::warn!(spool = %row.id, error, "a default spool is not placed yet");
+            Err(_) => tracing::warn!(spool = %row.id, "a default spool is being placed"),
         }
     }
 
-    /// With too few nodes nothing is left of it, and the name is free.
+    /// A spool for which nodes were not even asked, because there are too few or nobody knows them, is taken
+    /// back: nothing is left of it, and the name is free. One whose placing has begun goes on in the background.
     async fn place(&self, row: &SpoolRow) -> Result<(), Status> {
         let Some(new) = row.to_place() else { return Err(Status::internal("a spool's row")) };
-        match self.reconciler.create(new).await {
-            Ok(()) => Ok(()),
-            Err(error @ PlaceError::NotEnoughNodes(_)) => match self.store.give_up_spool(row.id).await? {
-                true => Err(refused(ErrorCode::NeedCopies, Some("num_replicas"), error.to_string())),
-                false => Ok(()),
-            },
-            Err(error) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(spool = %row.id, error, "a spool is placed in the background");
-                Ok(())
+        let refusal = match timeout(PLACE_WAIT, self.reconciler.create(new)).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error @ PlaceError::NotEnoughNodes(_))) => {
+                refused(ErrorCode::NeedCopies, Some("num_replicas"), error.to_string())
             }
+            Ok(Err(error)) => {
+                tracing::warn!(spool = %row.id, error = &error as &dyn std::error::Error, "not placed yet");
+                refused(ErrorCode::Unavailable, None, "copies cannot be made now")
+            }
+            Err(_) => refused(ErrorCode::Unavailable, None, "copies cannot be made now"),
+        };
+        match self.store.take_back_spool(now_ms(), row.id).await.map_err(|error| in_doubt(error.into()))? {
+            true => Err(refusal),
+            false => Ok(()),
         }
     }
 
@@ -262,6 +247,10 @@ impl ConsoleService {
     }
 }
 
+fn new_session(refresh_token: &str) -> NewSession {
+    NewSession { expires_ms: now_ms() + tokens::SESSION_MS, refresh_hash: tokens::hash(refresh_token) }
+}
+
 /// Only the console API's own certificate.
 fn admit<T>(request: Request<T>) -> Result<T, Status> {
     match names_of(&request).iter().any(|name| name == CLIENT) {
@@ -270,66 +259,13 @@ fn admit<T>(request: Request<T>) -> Result<T, Status> {
     }
 }
 
-fn invalid(field: &'static str, detail: impl Into<String>) -> Status {
-    refused(ErrorCode::InvalidRequest, Some(field), detail)
-}
-
 fn key_info(row: &KeyRow) -> pb::KeyInfo {
     pb::KeyInfo {
-        key: Some(key(row)),
+        // Nodes know keys by their hashes; people need none.
+        key: Some(pb::ApiKey { hash: Default::default(), ..key(row) }),
         name: row.name.clone(),
         created_ms: row.created_ms,
         last_used_ms: row.last_used_ms,
         hint: row.hint.clone(),
-    }
-}
-
-fn check_email(email: &str) -> Result<&str, Status> {
-    let email = email.trim();
-    let parts = email.split_once('@').filter(|(user, host)| !user.is_empty() && !host.is_empty());
-    let clean = email.len() <= EMAIL_LEN_MAX && !email.chars().any(|c| c.is_control() || c.is_whitespace());
-    match parts.is_some() && clean {
-        true => Ok(email),
-        false => Err(invalid("email", "not an e-mail address")),
-    }
-}
-
-fn check_name<'a>(field: &'static str, name: &'a str) -> Result<&'a str, Status> {
-    let name = name.trim();
-    match !name.is_empty() && name.len() <= NAME_LEN_MAX && !name.chars().any(char::is_control) {
-        true => Ok(name),
-        false => Err(invalid(
-            field,
-            format!("a name has 1 to {NAME_LEN_MAX} bytes, none of them a control character"),
-        )),
-    }
-}
-
-fn check_scopes(scopes: Vec<String>) -> Result<Vec<String>, Status> {
-    let known = |scope: &String| SCOPES.contains(&scope.as_str());
-    match !scopes.is_empty() && scopes.len() <= SCOPES.len() && scopes.iter().all(known) {
-        true => Ok(scopes),
-        false => Err(invalid("scopes", format!("one or more of {}", SCOPES.join(", ")))),
-    }
-}
-
-fn check_spool_name(field: &'static str, name: String) -> Result<String, Status> {
-    match name.is_empty() || name.parse::<SpoolName>().is_ok() {
-        true => Ok(name),
-        false => Err(invalid(field, types::names::BadName.to_string())),
-    }
-}
-
-fn check_prefix(prefix: String) -> Result<String, Status> {
-    match prefix.is_empty() || prefix.parse::<types::QueueName>().is_ok() {
-        true => Ok(prefix),
-        false => Err(invalid("queue_prefix", types::names::BadName.to_string())),
-    }
-}
-
-fn check_expiry(expires_ms: i64) -> Result<i64, Status> {
-    match expires_ms == 0 || expires_ms > now_ms() {
-        true => Ok(expires_ms),
-        false => Err(invalid("expires_ms", "in the past")),
     }
 }

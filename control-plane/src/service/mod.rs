@@ -2,11 +2,15 @@
 //!
 //! * [`console`]: accounts, sessions, keys, spools, on behalf of signed-in people
 //! * [`nodes`]: the directory, look-ups, suspicions
+//! * [`check`]: names, scopes, addresses
 //! * [`passwords`] and [`tokens`]: what is secret
 
+mod check;
 mod console;
 mod nodes;
 mod passwords;
+#[cfg(test)]
+mod tests;
 mod tokens;
 
 pub use console::ConsoleService;
@@ -69,6 +73,14 @@ impl From<StoreError> for Status {
                 }
             }
         }
+    }
+}
+
+/// For what fails after something was done: then UNAVAILABLE, which promises that nothing was, is not the word.
+fn in_doubt(status: Status) -> Status {
+    match status.code() {
+        Code::Unavailable => Status::aborted(status.message()),
+        _ => status,
     }
 }
 

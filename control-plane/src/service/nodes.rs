@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use types::{ErrorCode, NodeName};
 use uuid::Uuid;
@@ -32,6 +33,8 @@ pub struct NodesService {
     pub store: Arc<Store>,
     pub elections: Elections,
     pub inspector: Inspector,
+    /// Streams end, so that the process can.
+    pub stopping: CancellationToken,
 }
 
 type Reply<T> = Result<Response<T>, Status>;
@@ -44,17 +47,15 @@ impl Nodes for NodesService {
         &self,
         request: Request<pb::WatchDirectoryRequest>,
     ) -> Reply<Self::WatchDirectoryStream> {
-        let named = request.get_ref().node.clone();
-        let node = admit(&request)?;
-        if node != named {
-            return Err(Status::permission_denied(format!(
-                "{named} is not the name in the certificate, {node}"
-            )));
-        }
+        admit_as(&request, &request.get_ref().node)?;
         let (updates, stream) = mpsc::channel(UPDATES_MAX);
-        let store = self.store.clone();
+        let (store, stopping) = (self.store.clone(), self.stopping.clone());
         tokio::spawn(async move {
-            if let Err(status) = follow(&store, &updates).await {
+            let followed = tokio::select! {
+                followed = follow(&store, &updates) => followed,
+                () = stopping.cancelled() => Err(Status::unavailable("the control plane ends")),
+            };
+            if let Err(status) = followed {
                 // A node that went away hears nothing of it.
                 let _gone = updates.send(Err(status)).await;
             }
@@ -85,10 +86,13 @@ impl Nodes for NodesService {
     }
 
     async fn suspect(&self, request: Request<pb::SuspectRequest>) -> Reply<pb::SuspectReply> {
-        let node = admit(&request)?;
+        admit_as(&request, &request.get_ref().reporter)?;
         let pb::SuspectRequest { reporter, suspect, refused, leaving } = request.into_inner();
-        if leaving && node == suspect {
-            tracing::info!(node, "a node ends and hands its primaries over");
+        if leaving && reporter != suspect {
+            return Err(Status::permission_denied("a node says of itself alone that it ends"));
+        }
+        if leaving {
+            tracing::info!(node = reporter, "a node ends and hands its primaries over");
             tokio::spawn(hand_over(self.elections.clone(), self.inspector.clone(), NodeName(suspect)));
         } else {
             tracing::info!(reporter, suspect, refused, "a primary is not heard");
@@ -117,6 +121,17 @@ fn admit<T>(request: &Request<T>) -> Result<String, Status> {
     match names.into_iter().find(|name| !OTHERS.contains(&name.as_str())) {
         Some(name) => Ok(name),
         None => Err(Status::permission_denied("only with a node's certificate")),
+    }
+}
+
+/// A node speaks in its own name.
+fn admit_as<T>(request: &Request<T>, named: &str) -> Result<(), Status> {
+    let node = admit(request)?;
+    match node == named {
+        true => Ok(()),
+        false => {
+            Err(Status::permission_denied(format!("{named:?} is not the name in the certificate, {node}")))
+        }
     }
 }
 

@@ -1,9 +1,14 @@
 //! People, the accounts they belong to, and what an account's plan allows.
 
+use super::sessions::{self, NewSession, SessionRow};
+use super::spools::{self, NewSpoolRow, SpoolRow};
 use super::{Store, StoreError, Tx, audit, next_version, where_taken};
 use sqlx::FromRow;
 use types::ErrorCode;
 use uuid::Uuid;
+
+/// Every account has it from the beginning.
+const DEFAULT_SPOOL: &str = "default";
 
 #[derive(Clone, Debug, FromRow, PartialEq, Eq)]
 pub struct PlanRow {
@@ -25,6 +30,15 @@ pub struct AccountRow {
     pub created_ms: i64,
     pub plan: PlanRow,
     pub spools_used: i64,
+}
+
+/// Somebody who signs up; `token_key` is their default spool's.
+pub struct NewAccount<'a> {
+    pub email: &'a str,
+    pub password_hash: &'a str,
+    pub name: &'a str,
+    pub plan: &'a str,
+    pub token_key: [u8; 32],
 }
 
 /// Somebody who may sign in, and the account they work for.
@@ -60,35 +74,26 @@ impl Store {
         Ok(AccountRow { id, name, created_ms, plan, spools_used })
     }
 
-    /// A person, their account and its owner, all or nothing.
+    /// A person, their account, its default spool and a first session, all or nothing.
     pub async fn create_account(
         &self,
         now_ms: i64,
-        email: &str,
-        password_hash: &str,
-        name: &str,
-        plan: &str,
-    ) -> Result<Person, StoreError> {
+        new: &NewAccount<'_>,
+        session: &NewSession,
+    ) -> Result<(SessionRow, SpoolRow), StoreError> {
         let (person, account) = (Uuid::new_v4(), Uuid::new_v4());
         let mut tx = self.pool.begin().await?;
         let version = next_version(&mut tx).await?;
-        sqlx::query("INSERT INTO people (id, email, password_hash, created_ms) VALUES ($1, $2, $3, $4)")
-            .bind(person)
-            .bind(email)
-            .bind(password_hash)
-            .bind(now_ms)
-            .execute(&mut *tx)
-            .await
-            .map_err(|error| {
-                where_taken(error, "people_email", || {
-                    let detail = "somebody has signed up with this address already";
-                    StoreError::refused(ErrorCode::AlreadyExists, Some("email"), detail)
-                })
-            })?;
+        let plan: Option<PlanRow> = sqlx::query_as("SELECT * FROM plans WHERE name = $1")
+            .bind(new.plan)
+            .fetch_optional(&mut *tx)
+            .await?;
+        let plan = plan.ok_or_else(|| no_plan(new.plan))?;
+        insert_person(&mut tx, now_ms, person, new).await?;
         sqlx::query("INSERT INTO accounts (id, name, plan, created_ms, version) VALUES ($1, $2, $3, $4, $5)")
             .bind(account)
-            .bind(name)
-            .bind(plan)
+            .bind(new.name)
+            .bind(new.plan)
             .bind(now_ms)
             .bind(version)
             .execute(&mut *tx)
@@ -98,10 +103,18 @@ impl Store {
             .bind(person)
             .execute(&mut *tx)
             .await?;
-        audit(&mut tx, now_ms, account, Some(person), "signed up".to_owned()).await?;
+        audit(&mut tx, now_ms, account, Some(person), format!("signed up on the plan {}", new.plan)).await?;
+        let spool = NewSpoolRow {
+            account,
+            name: DEFAULT_SPOOL,
+            numbers: plan.default_numbers(),
+            token_key: new.token_key,
+        };
+        let spool = spools::insert(&mut tx, now_ms, version, None, &spool).await?;
+        let session = sessions::insert(&mut tx, now_ms, person, account, session).await?;
         tx.commit().await?;
         self.changed.notify_waiters();
-        Ok(Person { id: person, account, password_hash: password_hash.to_owned() })
+        Ok((session, spool))
     }
 
     pub async fn person_by_email(&self, email: &str) -> Result<Option<Person>, StoreError> {
@@ -129,12 +142,7 @@ impl Store {
             .bind(version)
             .execute(&mut *tx)
             .await
-            .map_err(|error| {
-                where_taken(error, "accounts_plan_fkey", || {
-                    let detail = format!("there is no plan {plan:?}");
-                    StoreError::refused(ErrorCode::InvalidRequest, Some("plan"), detail)
-                })
-            })?;
+            .map_err(|error| where_taken(error, "accounts_plan_fkey", || no_plan(plan)))?;
         audit(&mut tx, now_ms, account, Some(person), format!("chose the plan {plan}")).await?;
         tx.commit().await?;
         self.changed.notify_waiters();
@@ -160,6 +168,40 @@ pub(super) async fn require_role(
     }
     let detail = format!("only for members with the role {}", roles.join(" or "));
     Err(StoreError::refused(ErrorCode::Forbidden, None, detail))
+}
+
+async fn insert_person(
+    tx: &mut Tx,
+    now_ms: i64,
+    person: Uuid,
+    new: &NewAccount<'_>,
+) -> Result<(), StoreError> {
+    let taken = || {
+        let detail = "somebody has signed up with this address already";
+        StoreError::refused(ErrorCode::AlreadyExists, Some("email"), detail)
+    };
+    sqlx::query("INSERT INTO people (id, email, password_hash, created_ms) VALUES ($1, $2, $3, $4)")
+        .bind(person)
+        .bind(new.email)
+        .bind(new.password_hash)
+        .bind(now_ms)
+        .execute(&mut **tx)
+        .await
+        .map(drop)
+        .map_err(|error| where_taken(error, "people_email", taken))
+}
+
+impl PlanRow {
+    /// The default spool's replicas, and how many of them confirm before an answer: one copy may be away where
+    /// there are three and more.
+    fn default_numbers(&self) -> (u32, u32) {
+        let replicas = u32::try_from(self.replicas).unwrap_or(1);
+        (replicas, replicas.saturating_sub(2))
+    }
+}
+
+fn no_plan(plan: &str) -> StoreError {
+    StoreError::refused(ErrorCode::InvalidRequest, Some("plan"), format!("there is no plan {plan:?}"))
 }
 
 fn no_account() -> StoreError {

@@ -38,15 +38,19 @@ impl Store {
             .await?;
         let spools =
             sqlx::query_as("SELECT * FROM spools WHERE version > $1").bind(since).fetch_all(&mut *tx).await?;
-        let removed_keys =
-            sqlx::query_scalar("SELECT id FROM api_keys WHERE version > $1 AND deleted_ms IS NOT NULL")
+        // Whoever begins with everything knows nothing that could have gone.
+        let (mut removed_keys, mut removed_spools) = (Vec::new(), Vec::new());
+        if since > 0 {
+            removed_keys =
+                sqlx::query_scalar("SELECT id FROM api_keys WHERE version > $1 AND deleted_ms IS NOT NULL")
+                    .bind(since)
+                    .fetch_all(&mut *tx)
+                    .await?;
+            removed_spools = sqlx::query_scalar("SELECT id FROM removed_spools WHERE version > $1")
                 .bind(since)
                 .fetch_all(&mut *tx)
                 .await?;
-        let removed_spools = sqlx::query_scalar("SELECT id FROM removed_spools WHERE version > $1")
-            .bind(since)
-            .fetch_all(&mut *tx)
-            .await?;
+        }
         tx.commit().await?;
         let with_plan = |(id, name, plan): (Uuid, String, String)| {
             plans.iter().find(|row| row.name == plan).map(|row| (id, name, row.clone()))

@@ -8,6 +8,8 @@ use uuid::Uuid;
 
 /// Keys of one account that are not deleted.
 const KEYS_MAX: i64 = 1_000;
+/// Nodes that are connected have long been told by then.
+const DELETED_KEPT_MS: i64 = 86_400_000;
 
 #[derive(Clone, Debug, FromRow, PartialEq, Eq)]
 pub struct KeyRow {
@@ -112,6 +114,11 @@ impl Store {
         if deleted.rows_affected() == 0 {
             return Err(StoreError::refused(ErrorCode::NotFound, None, "there is no such key"));
         }
+        sqlx::query("DELETE FROM api_keys WHERE account = $1 AND deleted_ms < $2")
+            .bind(account)
+            .bind(now_ms - DELETED_KEPT_MS)
+            .execute(&mut *tx)
+            .await?;
         audit(&mut tx, now_ms, account, Some(person), format!("deleted the API key {key}")).await?;
         tx.commit().await?;
         self.changed.notify_waiters();

@@ -12,24 +12,34 @@ mod directory;
 mod keys;
 mod sessions;
 mod spools;
+#[cfg(test)]
+pub mod testing;
+#[cfg(test)]
+mod tests;
 
-pub use accounts::{AccountRow, Person, PlanRow};
+pub use accounts::{AccountRow, NewAccount, PlanRow};
 pub use directory::Changes;
 pub use keys::{KeyRow, NewKey};
-pub use sessions::SessionRow;
-pub use spools::SpoolRow;
+pub use sessions::{NewSession, SessionRow};
+pub use spools::{NewSpoolRow, SpoolRow};
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{PgPool, Postgres, Transaction};
 use std::str::FromStr;
 use std::time::Duration;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use types::ErrorCode;
 
 const CONNECTIONS_MAX: u32 = 16;
 const ACQUIRE_WAIT: Duration = Duration::from_secs(3);
 /// How long a start waits for PostgreSQL.
 const START_WAIT: Duration = Duration::from_secs(60);
+const RETRY_MIN: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+/// PostgreSQL ends what takes longer, and what a control plane that died left open with its locks.
+const TIMEOUTS: [(&str, &str); 3] =
+    [("statement_timeout", "8s"), ("lock_timeout", "5s"), ("idle_in_transaction_session_timeout", "10s")];
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -61,21 +71,28 @@ pub struct Store {
 impl Store {
     /// Waits for PostgreSQL, and brings the tables up to date.
     pub async fn open(url: &str) -> anyhow::Result<Store> {
-        let options = PgConnectOptions::from_str(url)?;
-        let pool = PgPoolOptions::new().max_connections(CONNECTIONS_MAX).acquire_timeout(ACQUIRE_WAIT);
-        let until = tokio::time::Instant::now() + START_WAIT;
-        let pool = loop {
-            match pool.clone().connect_with(options.clone()).await {
-                Ok(pool) => break pool,
-                Err(error) if tokio::time::Instant::now() >= until => return Err(error.into()),
-                Err(error) => {
-                    tracing::warn!(%error, "PostgreSQL is not there yet");
-                    tokio::time::sleep(Duration::from_millis(500)).await;
-                }
-            }
-        };
-        sqlx::migrate!("../migrations").run(&pool).await?;
+        let options = PgConnectOptions::from_str(url)?.application_name("control-plane");
+        let pool = PgPoolOptions::new().acquire_timeout(ACQUIRE_WAIT);
+        // Migrations take as long as they take; one control plane at a time runs them.
+        let untimed = connected(pool.clone().max_connections(1), &options).await?;
+        sqlx::migrate!("../migrations").run(&untimed).await?;
+        untimed.close().await;
+        let pool = pool.max_connections(CONNECTIONS_MAX).connect_with(options.options(TIMEOUTS)).await?;
         Ok(Store { pool, changed: Notify::new() })
+    }
+}
+
+async fn connected(pool: PgPoolOptions, options: &PgConnectOptions) -> Result<PgPool, sqlx::Error> {
+    let until = Instant::now() + START_WAIT;
+    let mut pause = RETRY_MIN;
+    loop {
+        match pool.clone().connect_with(options.clone()).await {
+            Ok(pool) => return Ok(pool),
+            Err(error) if Instant::now() >= until => return Err(error),
+            Err(error) => tracing::warn!(%error, "PostgreSQL is not there yet"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(RETRY_MAX);
     }
 }
 

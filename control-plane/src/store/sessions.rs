@@ -1,6 +1,7 @@
 //! Who is signed in. A session lives as long as its refresh tokens are used in turn, each once.
 
-use super::{Store, StoreError};
+use super::accounts::Person;
+use super::{Store, StoreError, Tx};
 use sqlx::FromRow;
 use types::ErrorCode;
 use uuid::Uuid;
@@ -13,33 +14,32 @@ pub struct SessionRow {
     pub expires_ms: i64,
 }
 
-/// Of ended sessions, those whose tokens may still be unexpired.
-const ENDED_TOLD_MS: i64 = 3_600_000;
+/// A session that begins.
+pub struct NewSession {
+    pub expires_ms: i64,
+    pub refresh_hash: [u8; 32],
+}
+
+/// Of ended sessions, those whose last token may be unexpired, by any clock.
+const ENDED_TOLD_MS: i64 = 2 * 10 * 60 * 1000;
 
 impl Store {
     pub async fn begin_session(
         &self,
         now_ms: i64,
-        session: &SessionRow,
-        refresh_hash: [u8; 32],
-    ) -> Result<(), StoreError> {
+        person: &Person,
+        new: &NewSession,
+    ) -> Result<SessionRow, StoreError> {
         let mut tx = self.pool.begin().await?;
-        sqlx::query(
-            "INSERT INTO sessions (id, person, account, created_ms, expires_ms) VALUES ($1, $2, $3, $4, $5)",
-        )
-        .bind(session.id)
-        .bind(session.person)
-        .bind(session.account)
-        .bind(now_ms)
-        .bind(session.expires_ms)
-        .execute(&mut *tx)
-        .await?;
-        sqlx::query("INSERT INTO refresh_tokens (hash, session) VALUES ($1, $2)")
-            .bind(refresh_hash.to_vec())
-            .bind(session.id)
+        // What nobody can use any more goes when its person comes back.
+        sqlx::query("DELETE FROM sessions WHERE person = $1 AND (expires_ms < $2 OR ended_ms < $2)")
+            .bind(person.id)
+            .bind(now_ms - ENDED_TOLD_MS)
             .execute(&mut *tx)
             .await?;
-        Ok(tx.commit().await?)
+        let session = insert(&mut tx, now_ms, person.id, person.account, new).await?;
+        tx.commit().await?;
+        Ok(session)
     }
 
     /// Uses a refresh token up and puts another in its place. One that was used before ends its session.
@@ -82,11 +82,7 @@ impl Store {
             .bind(now_ms)
             .execute(&mut *tx)
             .await?;
-        sqlx::query("INSERT INTO refresh_tokens (hash, session) VALUES ($1, $2)")
-            .bind(next.to_vec())
-            .bind(id)
-            .execute(&mut *tx)
-            .await?;
+        insert_token(&mut tx, id, next).await?;
         tx.commit().await?;
         Ok(session)
     }
@@ -105,4 +101,35 @@ impl Store {
         let ended = sqlx::query_scalar("SELECT id FROM sessions WHERE ended_ms > $1 LIMIT 100000");
         Ok(ended.bind(now_ms - ENDED_TOLD_MS).fetch_all(&self.pool).await?)
     }
+}
+
+pub(super) async fn insert(
+    tx: &mut Tx,
+    now_ms: i64,
+    person: Uuid,
+    account: Uuid,
+    new: &NewSession,
+) -> Result<SessionRow, sqlx::Error> {
+    let session = SessionRow { id: Uuid::new_v4(), person, account, expires_ms: new.expires_ms };
+    sqlx::query(
+        "INSERT INTO sessions (id, person, account, created_ms, expires_ms) VALUES ($1, $2, $3, $4, $5)",
+    )
+    .bind(session.id)
+    .bind(session.person)
+    .bind(session.account)
+    .bind(now_ms)
+    .bind(session.expires_ms)
+    .execute(&mut **tx)
+    .await?;
+    insert_token(tx, session.id, new.refresh_hash).await?;
+    Ok(session)
+}
+
+async fn insert_token(tx: &mut Tx, session: Uuid, hash: [u8; 32]) -> Result<(), sqlx::Error> {
+    sqlx::query("INSERT INTO refresh_tokens (hash, session) VALUES ($1, $2)")
+        .bind(hash.to_vec())
+        .bind(session)
+        .execute(&mut **tx)
+        .await
+        .map(drop)
 }

@@ -1,7 +1,7 @@
 //! Spools: their names and their two numbers. Where they are and who serves them is etcd's.
 
 use super::accounts::{PlanRow, require_role};
-use super::{Store, StoreError, audit, next_version, where_taken};
+use super::{Store, StoreError, Tx, audit, next_version, where_taken};
 use crate::reconcile::{Named, NewSpool, RowsError, SpoolRows};
 use sqlx::FromRow;
 use types::{AccountId, ErrorCode, SpoolId};
@@ -18,80 +18,81 @@ pub struct SpoolRow {
     pub created_ms: i64,
 }
 
+/// A spool that somebody wants.
+#[derive(Clone, Copy)]
+pub struct NewSpoolRow<'a> {
+    pub account: Uuid,
+    pub name: &'a str,
+    /// numReplicas, and numSync.
+    pub numbers: (u32, u32),
+    /// Secret.
+    pub token_key: [u8; 32],
+}
+
+/// How long nodes are told of one that was taken back. A stream that is behind for longer has broken.
+const REMOVED_TOLD_MS: i64 = 3_600_000;
+
 impl Store {
-    /// Refused where the plan does not hold it. Two at once never exceed it: the account's row is locked.
+    /// Refused where the plan does not hold it. Two at once never exceed it: each waits for the other's number
+    /// of the directory.
     pub async fn create_spool(
         &self,
         now_ms: i64,
-        account: Uuid,
-        person: Option<Uuid>,
-        name: &str,
-        (num_replicas, num_sync): (u32, u32),
-        token_key: [u8; 32],
+        person: Uuid,
+        new: &NewSpoolRow<'_>,
     ) -> Result<SpoolRow, StoreError> {
         let mut tx = self.pool.begin().await?;
-        if let Some(person) = person {
-            require_role(&mut tx, account, person, &["owner", "admin"]).await?;
-        }
+        require_role(&mut tx, new.account, person, &["owner", "admin"]).await?;
         let version = next_version(&mut tx).await?;
-        let plan: Option<PlanRow> = sqlx::query_as(
-            "SELECT p.* FROM accounts a JOIN plans p ON p.name = a.plan WHERE a.id = $1 FOR UPDATE OF a",
-        )
-        .bind(account)
-        .fetch_optional(&mut *tx)
-        .await?;
+        let plan: Option<PlanRow> =
+            sqlx::query_as("SELECT p.* FROM accounts a JOIN plans p ON p.name = a.plan WHERE a.id = $1")
+                .bind(new.account)
+                .fetch_optional(&mut *tx)
+                .await?;
         let plan =
             plan.ok_or_else(|| StoreError::refused(ErrorCode::NotFound, None, "there is no such account"))?;
         let used: i64 = sqlx::query_scalar("SELECT count(*) FROM spools WHERE account = $1")
-            .bind(account)
+            .bind(new.account)
             .fetch_one(&mut *tx)
             .await?;
-        check_numbers(&plan, used, num_replicas, num_sync)?;
-        let row: SpoolRow = sqlx::query_as(
-            "INSERT INTO spools (id, account, name, num_replicas, num_sync, token_key, created_ms, version)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8) RETURNING *",
-        )
-        .bind(Uuid::new_v4())
-        .bind(account)
-        .bind(name)
-        .bind(num_replicas as i16)
-        .bind(num_sync as i16)
-        .bind(token_key.to_vec())
-        .bind(now_ms)
-        .bind(version)
-        .fetch_one(&mut *tx)
-        .await
-        .map_err(|error| {
-            where_taken(error, "spools_name", || {
-                let detail = format!("the account has a spool {name} already");
-                StoreError::refused(ErrorCode::AlreadyExists, Some("name"), detail)
-            })
-        })?;
-        let what = format!("made the spool {name}: numReplicas {num_replicas}, numSync {num_sync}");
-        audit(&mut tx, now_ms, account, person, what).await?;
+        check_numbers(&plan, new.numbers)?;
+        // A name that is taken is the more useful answer of the two.
+        let row = insert(&mut tx, now_ms, version, Some(person), new).await?;
+        if used >= i64::from(plan.spools) {
+            let detail = format!("the plan {} holds {} spools", plan.name, plan.spools);
+            return Err(StoreError::refused(ErrorCode::LimitExceeded, None, detail));
+        }
         tx.commit().await?;
         self.changed.notify_waiters();
         Ok(row)
     }
 
-    /// Takes back a spool that could not be placed. False if it was placed after all.
-    pub async fn give_up_spool(&self, spool: Uuid) -> Result<bool, StoreError> {
+    /// Takes back a spool that could not be placed. False if its placing has begun after all: then it goes on.
+    pub async fn take_back_spool(&self, now_ms: i64, spool: Uuid) -> Result<bool, StoreError> {
         let mut tx = self.pool.begin().await?;
         let version = next_version(&mut tx).await?;
-        let gone = sqlx::query("DELETE FROM spools WHERE id = $1 AND NOT placed")
-            .bind(spool)
-            .execute(&mut *tx)
-            .await?
-            .rows_affected();
-        sqlx::query("INSERT INTO removed_spools (id, version) SELECT $1, $2 WHERE $3 > 0")
-            .bind(spool)
-            .bind(version)
-            .bind(gone as i64)
+        let gone: Option<SpoolRow> = sqlx::query_as(
+            "DELETE FROM spools WHERE id = $1 AND NOT placing_begun AND NOT placed RETURNING *",
+        )
+        .bind(spool)
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(gone) = gone else { return Ok(false) };
+        sqlx::query("DELETE FROM removed_spools WHERE removed_ms < $1")
+            .bind(now_ms - REMOVED_TOLD_MS)
             .execute(&mut *tx)
             .await?;
+        sqlx::query("INSERT INTO removed_spools (id, version, removed_ms) VALUES ($1, $2, $3)")
+            .bind(spool)
+            .bind(version)
+            .bind(now_ms)
+            .execute(&mut *tx)
+            .await?;
+        let what = format!("the spool {} could not be placed and was taken back", gone.name);
+        audit(&mut tx, now_ms, gone.account, None, what).await?;
         tx.commit().await?;
         self.changed.notify_waiters();
-        Ok(gone > 0)
+        Ok(true)
     }
 
     pub async fn spools(&self, account: Uuid) -> Result<Vec<SpoolRow>, StoreError> {
@@ -105,7 +106,39 @@ impl Store {
     }
 }
 
-fn check_numbers(plan: &PlanRow, used: i64, num_replicas: u32, num_sync: u32) -> Result<(), StoreError> {
+pub(super) async fn insert(
+    tx: &mut Tx,
+    now_ms: i64,
+    version: i64,
+    person: Option<Uuid>,
+    new: &NewSpoolRow<'_>,
+) -> Result<SpoolRow, StoreError> {
+    let NewSpoolRow { account, name, numbers: (num_replicas, num_sync), token_key } = *new;
+    let taken = || {
+        let detail = format!("the account has a spool {name} already");
+        StoreError::refused(ErrorCode::AlreadyExists, Some("name"), detail)
+    };
+    let row: SpoolRow = sqlx::query_as(
+        "INSERT INTO spools (id, account, name, num_replicas, num_sync, token_key, created_ms, version)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8) RETURNING *",
+    )
+    .bind(Uuid::new_v4())
+    .bind(account)
+    .bind(name)
+    .bind(i16::try_from(num_replicas).unwrap_or(i16::MAX))
+    .bind(i16::try_from(num_sync).unwrap_or(i16::MAX))
+    .bind(token_key.to_vec())
+    .bind(now_ms)
+    .bind(version)
+    .fetch_one(&mut **tx)
+    .await
+    .map_err(|error| where_taken(error, "spools_name", taken))?;
+    let what = format!("made the spool {name}: numReplicas {num_replicas}, numSync {num_sync}");
+    audit(tx, now_ms, account, person, what).await?;
+    Ok(row)
+}
+
+fn check_numbers(plan: &PlanRow, (num_replicas, num_sync): (u32, u32)) -> Result<(), StoreError> {
     let wrong = |code, field, detail| Err(StoreError::refused(code, Some(field), detail));
     let most = u32::from(types::limits::REPLICAS_MAX);
     if num_replicas == 0 || num_replicas > most {
@@ -119,10 +152,6 @@ fn check_numbers(plan: &PlanRow, used: i64, num_replicas: u32, num_sync: u32) ->
     if i64::from(num_replicas) > i64::from(plan.replicas) {
         let detail = format!("the plan {} holds spools of {} replicas at most", plan.name, plan.replicas);
         return wrong(ErrorCode::LimitExceeded, "num_replicas", detail);
-    }
-    if used >= i64::from(plan.spools) {
-        let detail = format!("the plan {} holds {} spools", plan.name, plan.spools);
-        return Err(StoreError::refused(ErrorCode::LimitExceeded, None, detail));
     }
     Ok(())
 }
@@ -150,6 +179,14 @@ impl SpoolRows for Store {
                 .fetch_all(&self.pool)
                 .await?;
         Ok(rows.iter().filter_map(SpoolRow::to_place).collect())
+    }
+
+    async fn begin_placing(&self, spool: SpoolId) -> Result<bool, RowsError> {
+        let begun = sqlx::query("UPDATE spools SET placing_begun = true WHERE id = $1")
+            .bind(spool.0)
+            .execute(&self.pool)
+            .await?;
+        Ok(begun.rows_affected() > 0)
     }
 
     async fn mark_placed(&self, spool: SpoolId) -> Result<(), RowsError> {

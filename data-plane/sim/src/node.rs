@@ -135,7 +135,8 @@ impl World {
         let all = self.nodes[at].disk.written_no();
         let logs = &mut self.oracle.logs;
         self.nodes[at].disk.sync(all, |batch| logs.on_synced(at, batch));
-        let settings = Settings { promise: self.config.promise, trim_stride: TRIM_STRIDE, ..Settings::default() };
+        let settings =
+            Settings { promise: self.config.promise, trim_stride: TRIM_STRIDE, ..Settings::default() };
         let copy = match self.nodes[at].wiped {
             true => None,
             false => match SpoolCopy::open(identity, facts, settings, now, &self.nodes[at].disk) {

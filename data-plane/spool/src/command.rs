@@ -15,21 +15,66 @@ pub struct RequestId(pub u64);
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     // Writes: each becomes one log entry, and waits for its confirmation.
-    Send { queue: QueueName, messages: Vec<NewMessage> },
-    Settle { queue: QueueName, settle: Settle, tokens: Vec<Token> },
-    PutQueue { queue: QueueName, change: ConfigChange, precondition: Precondition },
-    DeleteQueue { queue: QueueName, precondition: Precondition },
-    Purge { queue: QueueName },
-    DeleteMessage { queue: QueueName, id: MessageId },
+    Send {
+        queue: QueueName,
+        messages: Vec<NewMessage>,
+    },
+    Settle {
+        queue: QueueName,
+        settle: Settle,
+        tokens: Vec<Token>,
+    },
+    PutQueue {
+        queue: QueueName,
+        change: ConfigChange,
+        precondition: Precondition,
+    },
+    DeleteQueue {
+        queue: QueueName,
+        precondition: Precondition,
+    },
+    Purge {
+        queue: QueueName,
+    },
+    DeleteMessage {
+        queue: QueueName,
+        id: MessageId,
+    },
     // Answered from the applied state, under the right to serve.
-    Receive { queue: QueueName, max: u32, wait: Duration, lease: Option<Duration> },
-    Extend { queue: QueueName, token: Token, lease: Duration },
-    GetQueue { queue: QueueName },
-    ListQueues { prefix: String, after: Option<QueueName>, limit: u32 },
-    Browse { queue: QueueName, state: BrowseState, after: Option<BrowseCursor>, limit: u32 },
-    GetMessage { queue: QueueName, id: MessageId },
+    Receive {
+        queue: QueueName,
+        max: u32,
+        wait: Duration,
+        lease: Option<Duration>,
+    },
+    Extend {
+        queue: QueueName,
+        token: Token,
+        lease: Duration,
+    },
+    GetQueue {
+        queue: QueueName,
+    },
+    ListQueues {
+        prefix: String,
+        after: Option<QueueName>,
+        limit: u32,
+    },
+    Browse {
+        queue: QueueName,
+        state: BrowseState,
+        after: Option<BrowseCursor>,
+        limit: u32,
+    },
+    GetMessage {
+        queue: QueueName,
+        id: MessageId,
+    },
     /// Ordered after every write that was accepted before it.
-    LookUpKey { queue: QueueName, key: Bytes },
+    LookUpKey {
+        queue: QueueName,
+        key: Bytes,
+    },
 }
 
 impl Command {
@@ -128,17 +173,46 @@ pub struct BrowseCursor(pub Vec<u8>);
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
     /// Per message: its id and whether it was a duplicate. `written` is absent for a send that stored nothing.
-    Sent { messages: Vec<Sent>, written: Written },
-    Settled { results: Vec<SettleResult>, written: Option<Written> },
-    QueuePut { info: Box<QueueInfo>, created: bool, written: Written },
-    Deleted { written: Written },
-    Purged { messages: u64, written: Written },
-    Received { messages: Vec<Delivered> },
-    Extended { lease_expires: WallMs },
-    Queue { info: Box<QueueInfo> },
-    Queues { queues: Vec<(QueueName, QueueConfig, u64)>, next: Option<QueueName> },
-    Messages { messages: Vec<Delivered>, next: Option<BrowseCursor> },
-    KeyLookedUp { id: Option<MessageId> },
+    Sent {
+        messages: Vec<Sent>,
+        written: Written,
+    },
+    Settled {
+        results: Vec<SettleResult>,
+        written: Option<Written>,
+    },
+    QueuePut {
+        info: Box<QueueInfo>,
+        created: bool,
+        written: Written,
+    },
+    Deleted {
+        written: Written,
+    },
+    Purged {
+        messages: u64,
+        written: Written,
+    },
+    Received {
+        messages: Vec<Delivered>,
+    },
+    Extended {
+        lease_expires: WallMs,
+    },
+    Queue {
+        info: Box<QueueInfo>,
+    },
+    Queues {
+        queues: Vec<(QueueName, QueueConfig, u64)>,
+        next: Option<QueueName>,
+    },
+    Messages {
+        messages: Vec<Delivered>,
+        next: Option<BrowseCursor>,
+    },
+    KeyLookedUp {
+        id: Option<MessageId>,
+    },
     Failed(Failure),
 }
 

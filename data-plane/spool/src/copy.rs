@@ -186,12 +186,7 @@ impl SpoolCopy {
     }
 
     /// One step. On an error the disk could not be read: the copy must not be used any more.
-    pub fn handle(
-        &mut self,
-        ctx: &Context<'_>,
-        event: Event,
-        out: &mut Effects,
-    ) -> Result<(), StoreError> {
+    pub fn handle(&mut self, ctx: &Context<'_>, event: Event, out: &mut Effects) -> Result<(), StoreError> {
         match event {
             Event::Tick => {}
             Event::Synced(no) => self.on_synced(ctx, no, out),
@@ -360,7 +355,11 @@ impl SpoolCopy {
                 continue;
             }
             // Everything of lower epochs that was appended before the seal is durable with it. I11
-            assert_eq!(self.log.durable_end(), self.log.end(), "the position is read after the log is synced");
+            assert_eq!(
+                self.log.durable_end(),
+                self.log.end(),
+                "the position is read after the log is synced"
+            );
             out.calls.push((
                 id,
                 CallReply::Sealed(Sealed {

@@ -171,9 +171,17 @@ pub struct SettleItem {
 pub enum Fate {
     Acked,
     /// Back to its place, not before `due` (log time; zero: at once).
-    Returned { deliveries: u32, due: WallMs },
+    Returned {
+        deliveries: u32,
+        due: WallMs,
+    },
     /// To the end of a dead-letter queue, which is created if it is not there.
-    DeadLettered { to: QueueName, reason: DeadLetterReason, detail: Option<String>, deliveries: u32 },
+    DeadLettered {
+        to: QueueName,
+        reason: DeadLetterReason,
+        detail: Option<String>,
+        deliveries: u32,
+    },
     /// Past its time to live or its queue's retention.
     Expired,
 }

@@ -59,7 +59,9 @@ pub enum PeerMessage {
     Confirm(Confirm),
     Reject(Reject),
     /// The primary of this epoch gave up its role for good: the promise to it may end.
-    Release { epoch: Epoch },
+    Release {
+        epoch: Epoch,
+    },
 }
 
 /// From the primary: "after `prev` come these". Without entries it asks how far the logs agree.
@@ -104,9 +106,14 @@ pub struct Reject {
 #[derive(Clone, Debug, PartialEq)]
 pub enum RejectReason {
     /// This copy sealed or follows a higher epoch.
-    StaleEpoch { sealed: Epoch },
+    StaleEpoch {
+        sealed: Epoch,
+    },
     /// `prev` is not in this copy's log. Its log: where each epoch begins, and its exclusive end.
-    NoMatch { epochs: Vec<(Epoch, Seq)>, end: Seq },
+    NoMatch {
+        epochs: Vec<(Epoch, Seq)>,
+        end: Seq,
+    },
     /// No such spool, or another copy of it, on this node's disk.
     UnknownCopy,
     Damaged,
@@ -115,11 +122,16 @@ pub enum RejectReason {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
-    Seal { epoch: Epoch },
+    Seal {
+        epoch: Epoch,
+    },
     Assign(Assign),
     Probe,
     /// Give up the role so that `target` can be elected without loss: stop admitting, drain, equalise.
-    StepDown { epoch: Epoch, target: Option<CopyId> },
+    StepDown {
+        epoch: Epoch,
+        target: Option<CopyId>,
+    },
     /// For people: what this copy knows.
     Status,
 }
@@ -144,14 +156,22 @@ pub struct Assign {
 pub enum CallReply {
     Sealed(Sealed),
     /// This copy sealed or follows a higher epoch.
-    StaleEpoch { sealed: Epoch },
+    StaleEpoch {
+        sealed: Epoch,
+    },
     Assigned,
     /// The assignment does not fit this copy; the next election will.
-    AssignRefused { why: String },
+    AssignRefused {
+        why: String,
+    },
     Probed(Probed),
     /// The final position of the reign that ended.
-    SteppedDown { position: Position },
-    NotPrimary { sealed: Epoch },
+    SteppedDown {
+        position: Position,
+    },
+    NotPrimary {
+        sealed: Epoch,
+    },
     Status(Box<CopyStatus>),
 }
 
@@ -244,10 +264,24 @@ pub struct Activate {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Note {
-    BecamePrimary { epoch: Epoch, position: Position },
-    LostRole { epoch: Epoch, why: &'static str },
-    Sealed { epoch: Epoch, position: Position },
-    CutSuffix { from: Seq, to: Seq },
+    BecamePrimary {
+        epoch: Epoch,
+        position: Position,
+    },
+    LostRole {
+        epoch: Epoch,
+        why: &'static str,
+    },
+    Sealed {
+        epoch: Epoch,
+        position: Position,
+    },
+    CutSuffix {
+        from: Seq,
+        to: Seq,
+    },
     /// This copy must not count any more; the text says what was found.
-    Halted { why: String },
+    Halted {
+        why: String,
+    },
 }

@@ -155,8 +155,10 @@ impl SpoolCopy {
             return Ok(false);
         }
         let read = Overlay { store: ctx.store, batch: &out.batch };
-        let chain =
-            self.log.chain_at(from.prev(), &read)?.ok_or_else(|| crate::codec::corrupt("the log before a cut"))?;
+        let chain = self
+            .log
+            .chain_at(from.prev(), &read)?
+            .ok_or_else(|| crate::codec::corrupt("the log before a cut"))?;
         out.notes.push(Note::CutSuffix { from, to: self.log.end() });
         self.log.cut(from, chain, &mut out.batch);
         self.forget_syncs_beyond(from);

@@ -190,7 +190,10 @@ mod tests {
         assert_eq!(order_of_ready(&ready(ContentNo(2), 4, order)), Some((ContentNo(2), 4, order)));
         assert_eq!(seq_of_log(&log(Seq(70_000))), Some(Seq(70_000)));
         assert_eq!(seq_of_block(&block_of(msg)), Some(Seq(300)));
-        assert_eq!(of_dedup_expiry(&dedup_expiry(WallMs(1), QueueNo(3), b"k")), Some((QueueNo(3), &b"k"[..])));
+        assert_eq!(
+            of_dedup_expiry(&dedup_expiry(WallMs(1), QueueNo(3), b"k")),
+            Some((QueueNo(3), &b"k"[..]))
+        );
         assert!(ready(ContentNo(2), 9, order) < ready(ContentNo(2), 0, order), "high priorities first");
         assert!(ready(ContentNo(2), 0, order) < ready_end(ContentNo(2), 0));
         assert!(log(Seq(255)) < log(Seq(256)) && log(Seq(u64::MAX)) < log_end());

@@ -208,7 +208,8 @@ impl Log {
     pub fn trim(&mut self, to: Seq, store: &dyn Store, batch: &mut Batch) -> Result<(), StoreError> {
         assert!(to <= self.end && to >= self.trim_end);
         let overlay = crate::store::Overlay { store, batch };
-        let chain = self.chain_at(to.prev(), &overlay)?.ok_or_else(|| corrupt("the log before its trim point"))?;
+        let chain =
+            self.chain_at(to.prev(), &overlay)?.ok_or_else(|| corrupt("the log before its trim point"))?;
         let mut homes = Vec::new();
         overlay.scan(&keys::block(self.trim_end, 0), &keys::block(to, 0), &mut |key, _| {
             let seq = keys::seq_of_block(key);

@@ -138,9 +138,10 @@ impl SpoolCopy {
         let now = ctx.now.mono;
         // The same process, and nobody in between: its leases still hold.
         let goes_on = self.serve.as_ref().is_some_and(|serve| {
-            assign.prev_last.as_ref().is_some_and(|last| {
-                last.epoch == serve.last_epoch && last.process == self.facts.process
-            })
+            assign
+                .prev_last
+                .as_ref()
+                .is_some_and(|last| last.epoch == serve.last_epoch && last.process == self.facts.process)
         });
         if !goes_on {
             let tenure = Tenure { epoch: assign.epoch, boot_no: self.facts.boot_no };
@@ -270,9 +271,10 @@ impl SpoolCopy {
         let Some((_, target, until)) = primary.stepping_down else { return };
         let end = self.log.end();
         let drained = self.commit_end == end && self.log.durable_end() == end;
-        let equal = primary.peers.iter().any(|peer| {
-            peer.match_end == end && target.is_none_or(|target| peer.member.copy == target)
-        });
+        let equal = primary
+            .peers
+            .iter()
+            .any(|peer| peer.match_end == end && target.is_none_or(|target| peer.member.copy == target));
         if !(drained && equal) && ctx.now.mono < until {
             return;
         }
@@ -300,9 +302,8 @@ impl SpoolCopy {
             .collect();
         sent.sort_unstable_by(|a, b| b.cmp(a));
         // S3: counted from the sending.
-        sent.get(needed - 1).map_or(Moment::ZERO, |at| {
-            *at + self.settings.promise.saturating_sub(self.settings.promise_skew)
-        })
+        sent.get(needed - 1)
+            .map_or(Moment::ZERO, |at| *at + self.settings.promise.saturating_sub(self.settings.promise_skew))
     }
 
     pub(crate) fn guard_is_valid(&self, ctx: &Context<'_>) -> bool {
@@ -421,7 +422,9 @@ impl SpoolCopy {
         }
         let Some(peer) = primary.peers.iter_mut().find(|peer| peer.member == from) else { return Ok(()) };
         match reject.reason {
-            RejectReason::StaleEpoch { sealed } if sealed > primary.epoch => return self.deposed(sealed, out),
+            RejectReason::StaleEpoch { sealed } if sealed > primary.epoch => {
+                return self.deposed(sealed, out);
+            }
             RejectReason::NoMatch { epochs, end } => {
                 let common = common_end(self.log.epochs(), self.log.end(), &epochs, end);
                 if common.next() < self.log.trim_end() || common < peer.match_end {
@@ -614,7 +617,8 @@ impl SpoolCopy {
 /// How far two logs can agree, by where their epochs begin: the end of the last epoch they share. The chain decides
 /// whether they do.
 fn common_end(own: &[(Epoch, Seq)], own_end: Seq, other: &[(Epoch, Seq)], other_end: Seq) -> Seq {
-    let end_of = |epochs: &[(Epoch, Seq)], at: usize, end: Seq| epochs.get(at + 1).map_or(end, |(_, start)| *start);
+    let end_of =
+        |epochs: &[(Epoch, Seq)], at: usize, end: Seq| epochs.get(at + 1).map_or(end, |(_, start)| *start);
     for (at, (epoch, start)) in own.iter().enumerate().rev() {
         if let Some(there) = other.iter().position(|(e, s)| e == epoch && s == start) {
             return end_of(own, at, own_end).min(end_of(other, there, other_end));

@@ -68,8 +68,11 @@ impl Batch {
         if from >= to {
             return;
         }
-        let inside: Vec<Key> =
-            self.writes.range::<[u8], _>((Included(&from[..]), Excluded(&to[..]))).map(|(k, _)| k.clone()).collect();
+        let inside: Vec<Key> = self
+            .writes
+            .range::<[u8], _>((Included(&from[..]), Excluded(&to[..])))
+            .map(|(k, _)| k.clone())
+            .collect();
         for key in inside {
             self.writes.remove(&key);
         }

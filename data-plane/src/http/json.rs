@@ -35,13 +35,26 @@ impl<'a> Object<'a> {
         object.map_err(|_| Problem::invalid(field, "must be an object"))?.refuse_duplicates()
     }
 
-    fn refuse_duplicates(self) -> Result<Object<'a>, Problem> {
+    pub(super) fn refuse_duplicates(self) -> Result<Object<'a>, Problem> {
         for (i, (name, _)) in self.fields.iter().enumerate() {
             if self.fields[..i].iter().any(|(earlier, _)| earlier.0 == name.0) {
                 return Err(Problem::invalid(name.0.to_string(), "named twice"));
             }
         }
         Ok(self)
+    }
+
+    /// Whether `field` is there and `null`.
+    pub fn is_null(&self, field: &str) -> bool {
+        self.fields.iter().any(|(name, value)| name.0 == field && value.get() == "null")
+    }
+
+    /// All of it, where every value is a string.
+    pub fn into_texts(self) -> Result<Vec<(String, String)>, serde_json::Error> {
+        let text = |(name, value): (Text<'a>, &'a RawValue)| {
+            serde_json::from_str::<String>(value.get()).map(|value| (name.0.into_owned(), value))
+        };
+        self.fields.into_iter().map(text).collect()
     }
 
     /// As written; `null` too.

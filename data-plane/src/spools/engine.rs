@@ -25,6 +25,8 @@ use types::{Epoch, ErrorCode, Moment, NodeName, SpoolId};
 const PASS_MAX: Bound = Bound { items: 2_048, bytes: 8 << 20 };
 /// A copy that wants to be woken in the past is woken so soon.
 const WAKE_MIN: Duration = Duration::from_micros(100);
+/// While a sync runs, writes gather for the next one; not longer, so that a slow disk holds up no deadline.
+const GATHER_MAX: Duration = Duration::from_millis(5);
 /// Calls whose callers gave up are looked for from so many on.
 const CALLS_KEPT: usize = 1_024;
 
@@ -93,6 +95,8 @@ pub(super) struct Engine<P, O> {
     answers: HashMap<RequestId, oneshot::Sender<Answer>>,
     calls: HashMap<CallId, oneshot::Sender<CallReply>>,
     last_call: u64,
+    /// Syncs that were asked for and are not done.
+    syncing: usize,
 }
 
 struct Owned {
@@ -114,6 +118,7 @@ impl<P: Pairs, O: Outside> Engine<P, O> {
             answers: HashMap::new(),
             calls: HashMap::new(),
             last_call: 0,
+            syncing: 0,
         }
     }
 
@@ -122,7 +127,9 @@ impl<P: Pairs, O: Outside> Engine<P, O> {
         let mut stopping = false;
         while !stopping {
             let next = self.wakeups.first().map(|(at, _)| at.since(clock::moment()));
-            self.tools.inbox.take(&mut taken, PASS_MAX, next);
+            let gather = self.syncing > 0;
+            let wait = if gather { Some(next.map_or(GATHER_MAX, |next| next.min(GATHER_MAX))) } else { next };
+            self.tools.inbox.take(&mut taken, PASS_MAX, wait, gather);
             // After the last arrival: whatever is answered was asked before. I15
             let now = clock::now();
             self.tools.pulse.busy_since.store(now.mono.0, Ordering::Relaxed);
@@ -204,6 +211,7 @@ impl<P: Pairs, O: Outside> Engine<P, O> {
         let mut asked = None;
         while let Some((_, at)) = owned.syncs.pop_front_if(|(no, _)| *no <= sync_no) {
             asked = asked.or(Some(at));
+            self.syncing -= 1;
         }
         if let Some(at) = asked {
             self.tools.metrics.synced(now.mono.since(at));
@@ -235,6 +243,7 @@ impl<P: Pairs, O: Outside> Engine<P, O> {
             let Some(owned) = self.owned.get_mut(number) else { continue };
             if let Some(sync_no) = owned.effects.sync {
                 owned.syncs.push_back((sync_no, now.mono));
+                self.syncing += 1;
                 syncs.push((*number, sync_no));
             }
         }

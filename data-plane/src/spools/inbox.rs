@@ -1,5 +1,6 @@
-//! What waits to be handled by an engine, in three lanes: what others wait for (syncs, calls, other copies) is never
-//! behind a crowd of requests, and each lane has its share of every pass.
+//! What waits to be handled by an engine, in lanes: what others wait for (syncs, calls, other copies) is never behind a
+//! crowd of requests, and each lane has its share of every pass. Writes can be left to gather: while a sync runs, what
+//! they would write has to wait for the next one anyway.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -23,9 +24,25 @@ struct Lanes<T> {
     /// Bounded by what the node itself has under way: syncs, calls, requests that are withdrawn.
     urgent: Lane<T>,
     peers: Lane<T>,
-    requests: Lane<T>,
-    sleeping: bool,
+    reads: Lane<T>,
+    writes: Lane<T>,
+    sleep: Sleep,
     closed: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sleep {
+    Awake,
+    /// Writes do not wake it.
+    Light,
+    Deep,
+}
+
+/// Which lane a request waits in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Read,
+    Write,
 }
 
 struct Lane<T> {
@@ -50,7 +67,8 @@ pub struct Depth {
 impl<T> Inbox<T> {
     pub fn new(peers_max: Bound, requests_max: Bound) -> Inbox<T> {
         let lane = || Lane { items: VecDeque::new(), bytes: 0 };
-        let lanes = Lanes { urgent: lane(), peers: lane(), requests: lane(), sleeping: false, closed: false };
+        let (urgent, peers, reads, writes) = (lane(), lane(), lane(), lane());
+        let lanes = Lanes { urgent, peers, reads, writes, sleep: Sleep::Awake, closed: false };
         Inbox { lanes: Mutex::new(lanes), wake: Condvar::new(), peers_max, requests_max }
     }
 
@@ -74,37 +92,42 @@ impl<T> Inbox<T> {
         Ok(())
     }
 
-    pub fn request(&self, item: T, bytes: usize) -> Result<(), Refused> {
+    pub fn request(&self, item: T, kind: Kind, bytes: usize) -> Result<(), Refused> {
         let mut lanes = self.lanes.lock();
         if lanes.closed {
             return Err(Refused::Closed);
         }
-        lanes.requests.push(item, bytes, self.requests_max)?;
-        self.rouse(&mut lanes);
+        match kind {
+            Kind::Read => lanes.reads.push(item, bytes, self.requests_max)?,
+            Kind::Write => lanes.writes.push(item, bytes, self.requests_max)?,
+        }
+        if kind == Kind::Read || lanes.sleep == Sleep::Deep {
+            self.rouse(&mut lanes);
+        }
         Ok(())
     }
 
     fn rouse(&self, lanes: &mut Lanes<T>) {
         // Once: those who come next find it awake.
-        if std::mem::take(&mut lanes.sleeping) {
+        if std::mem::replace(&mut lanes.sleep, Sleep::Awake) != Sleep::Awake {
             self.wake.notify_one();
         }
     }
 
     /// Up to `max` items of each lane, urgent ones first, after at most `wait`. What came earlier in a lane comes
-    /// out earlier.
-    pub fn take(&self, into: &mut Vec<T>, max: Bound, wait: Option<Duration>) {
+    /// out earlier. `gather`: writes alone are no reason to end the wait.
+    pub fn take(&self, into: &mut Vec<T>, max: Bound, wait: Option<Duration>, gather: bool) {
         let mut lanes = self.lanes.lock();
-        if lanes.is_empty() && wait.is_none_or(|wait| !wait.is_zero()) {
-            lanes.sleeping = true;
+        if lanes.may_sleep(gather) && wait.is_none_or(|wait| !wait.is_zero()) {
+            lanes.sleep = if gather { Sleep::Light } else { Sleep::Deep };
             match wait {
                 Some(wait) => drop(self.wake.wait_for(&mut lanes, wait)),
                 None => self.wake.wait(&mut lanes),
             }
-            lanes.sleeping = false;
+            lanes.sleep = Sleep::Awake;
         }
-        let Lanes { urgent, peers, requests, .. } = &mut *lanes;
-        for lane in [urgent, peers, requests] {
+        let Lanes { urgent, peers, reads, writes, .. } = &mut *lanes;
+        for lane in [urgent, peers, reads, writes] {
             lane.take(into, max);
         }
     }
@@ -113,8 +136,8 @@ impl<T> Inbox<T> {
     pub fn close(&self) {
         let mut lanes = self.lanes.lock();
         lanes.closed = true;
-        let Lanes { urgent, peers, requests, .. } = &mut *lanes;
-        let dropped = [urgent, peers, requests].map(|lane| std::mem::take(&mut lane.items));
+        let Lanes { urgent, peers, reads, writes, .. } = &mut *lanes;
+        let dropped = [urgent, peers, reads, writes].map(|lane| std::mem::take(&mut lane.items));
         drop(lanes);
         drop(dropped);
     }
@@ -124,7 +147,7 @@ impl<T> Inbox<T> {
         Depth {
             urgent: lanes.urgent.items.len(),
             peers: lanes.peers.items.len(),
-            requests: lanes.requests.items.len(),
+            requests: lanes.reads.items.len() + lanes.writes.items.len(),
         }
     }
 }
@@ -156,14 +179,17 @@ impl<T> Lane<T> {
 }
 
 impl<T> Lanes<T> {
-    fn is_empty(&self) -> bool {
-        [&self.urgent, &self.peers, &self.requests].iter().all(|lane| lane.items.is_empty())
+    fn may_sleep(&self, gather: bool) -> bool {
+        let others = [&self.urgent, &self.peers, &self.reads].iter().all(|lane| lane.items.is_empty());
+        others && (gather || self.writes.items.is_empty())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::Kind::{Read, Write};
     use super::*;
+    use std::sync::Arc;
 
     const ONE: Bound = Bound { items: 1, bytes: 100 };
     const TWO: Bound = Bound { items: 2, bytes: 100 };
@@ -171,29 +197,51 @@ mod tests {
     #[test]
     fn a_crowd_of_requests_holds_up_neither_syncs_nor_peers_nor_the_other_way_round() {
         let inbox = Inbox::new(TWO, TWO);
-        inbox.request(1, 0).unwrap();
-        inbox.request(2, 0).unwrap();
-        assert_eq!(inbox.request(3, 0), Err(Refused::Full));
+        inbox.request(1, Write, 0).unwrap();
+        inbox.request(2, Write, 0).unwrap();
+        assert_eq!(inbox.request(3, Write, 0), Err(Refused::Full));
+        inbox.request(30, Read, 0).unwrap();
         inbox.peer(10, 0).unwrap();
         inbox.peer(11, 0).unwrap();
         assert_eq!(inbox.peer(12, 0), Err(Refused::Full));
         inbox.urgent(20);
         let mut taken = Vec::new();
-        inbox.take(&mut taken, ONE, None);
-        assert_eq!(taken, [20, 10, 1]);
-        inbox.take(&mut taken, TWO, Some(Duration::ZERO));
-        assert_eq!(taken, [20, 10, 1, 11, 2]);
+        inbox.take(&mut taken, ONE, None, false);
+        assert_eq!(taken, [20, 10, 30, 1]);
+        inbox.take(&mut taken, TWO, Some(Duration::ZERO), false);
+        assert_eq!(taken, [20, 10, 30, 1, 11, 2]);
     }
 
     #[test]
     fn a_lane_holds_so_many_bytes() {
         let inbox = Inbox::new(TWO, TWO);
-        inbox.request(1, 150).unwrap();
-        assert_eq!(inbox.request(2, 1), Err(Refused::Full));
-        inbox.take(&mut Vec::new(), TWO, None);
-        inbox.request(3, 60).unwrap();
-        assert_eq!(inbox.request(4, 60), Err(Refused::Full));
-        inbox.request(5, 40).unwrap();
+        inbox.request(1, Write, 150).unwrap();
+        assert_eq!(inbox.request(2, Write, 1), Err(Refused::Full));
+        inbox.take(&mut Vec::new(), TWO, None, false);
+        inbox.request(3, Write, 60).unwrap();
+        assert_eq!(inbox.request(4, Write, 60), Err(Refused::Full));
+        inbox.request(5, Write, 40).unwrap();
         assert_eq!(inbox.depth(), Depth { urgent: 0, peers: 0, requests: 2 });
+        inbox.close();
+        assert_eq!(inbox.request(6, Write, 0), Err(Refused::Closed));
+        assert_eq!(inbox.depth(), Depth::default());
+    }
+
+    #[test]
+    fn writes_gather_until_something_else_comes_or_the_wait_is_over() {
+        let inbox = Arc::new(Inbox::new(TWO, TWO));
+        inbox.request(1, Write, 0).unwrap();
+        let mut taken = Vec::new();
+        inbox.take(&mut taken, TWO, Some(Duration::from_millis(1)), true);
+        assert_eq!(taken, [1], "the wait is over");
+        let its = inbox.clone();
+        let sleeper = std::thread::spawn(move || {
+            let mut taken = Vec::new();
+            its.take(&mut taken, TWO, None, true);
+            taken
+        });
+        inbox.request(2, Write, 0).unwrap();
+        inbox.urgent(20);
+        assert_eq!(sleeper.join().unwrap()[0], 20);
     }
 }

@@ -14,7 +14,7 @@ mod inbox;
 mod tests;
 
 use engine::{Engine, Input, Pulse, Tools, nobody};
-use inbox::{Bound, Inbox, Refused};
+use inbox::{Bound, Inbox, Kind, Refused};
 use parking_lot::{Mutex, RwLock};
 use spool::command::{Command, Failure, Reply, RequestId};
 use spool::copy::{ProcessFacts, Settings, SpoolCopy};
@@ -197,8 +197,7 @@ impl Spools {
                 metrics: inner.metrics.clone(),
             };
             let engine = Engine::new(tools);
-            let thread =
-                std::thread::Builder::new().name(format!("engine-{i}")).spawn(move || {
+            let thread = std::thread::Builder::new().name(format!("engine-{i}")).spawn(move || {
                 let _guard = AbortOnPanic;
                 engine.run();
             })?;
@@ -242,7 +241,8 @@ impl Spools {
         let id = RequestId(self.inner.last_request.fetch_add(1, Ordering::Relaxed) + 1);
         let (inbox, number, weight) = (&self.inner.inboxes[place.engine], place.number, command.weight());
         let (answer, receiver) = oneshot::channel();
-        match inbox.request(Input::Request { number, id, command, wait, answer }, weight) {
+        let kind = if command.is_write() { Kind::Write } else { Kind::Read };
+        match inbox.request(Input::Request { number, id, command, wait, answer }, kind, weight) {
             Ok(()) => {}
             Err(Refused::Full) => {
                 return nobody(ErrorCode::SpoolBusy, "too many requests wait at this node");

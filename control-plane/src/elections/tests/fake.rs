@@ -41,11 +41,17 @@ impl Authority {
     }
 
     fn issue(&self, name: &str) -> Identity {
+        let (certificate, key) = self.issue_pem(name);
+        Identity::from_pem(certificate, key)
+    }
+
+    /// Certificate and key.
+    fn issue_pem(&self, name: &str) -> (String, String) {
         let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
         params.subject_alt_names.push(SanType::IpAddress(std::net::Ipv4Addr::LOCALHOST.into()));
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
-        Identity::from_pem(certificate.pem(), key.serialize_pem())
+        (certificate.pem(), key.serialize_pem())
     }
 }
 
@@ -317,7 +323,7 @@ struct Node {
 }
 
 pub struct Cluster {
-    _process: EtcdProcess,
+    process: EtcdProcess,
     pub etcd: Etcd,
     authority: Authority,
     facts: Arc<Mutex<Facts>>,
@@ -330,7 +336,7 @@ impl Cluster {
         let process = EtcdProcess::start().await;
         let etcd = process.connect().await;
         let cluster = Cluster {
-            _process: process,
+            process,
             etcd,
             authority: Authority::new(),
             facts: Arc::default(),
@@ -418,6 +424,16 @@ impl Cluster {
 
     pub fn identity(&self, name: &str) -> Identity {
         self.authority.issue(name)
+    }
+
+    /// For a program that reads files: authority, certificate, key.
+    pub fn pem(&self, name: &str) -> [String; 3] {
+        let (certificate, key) = self.authority.issue_pem(name);
+        [self.authority.pem.clone(), certificate, key]
+    }
+
+    pub fn etcd_url(&self) -> String {
+        self.process.url.clone()
     }
 
     pub fn clients(&self) -> NodeClients {

@@ -149,7 +149,11 @@ impl Oracle {
         };
         assert_eq!(lease.process, when.process, "H8: a token of an older tenure settles");
         let repeated = lease.settled;
-        assert!(current || repeated || lease.asked, "H9: a lease that is not current settles message {}", lease.message);
+        assert!(
+            current || repeated || lease.asked,
+            "H9: a lease that is not current settles message {}",
+            lease.message
+        );
         lease.settled = true;
         lease.over = true;
         let number = lease.message;
@@ -292,7 +296,9 @@ impl Oracle {
         if let Some(before) = message.lease.and_then(|no| self.messages.leases.get(&no)) {
             // Leases end with the tenure, also where the same process is elected again after another.
             let overlaps = same_tenure(one, message.lease)
-                && before.process == when.process && !before.over && before.until > when.mono;
+                && before.process == when.process
+                && !before.over
+                && before.until > when.mono;
             assert!(!overlaps, "H7: message {number} is leased twice at once");
         }
     }

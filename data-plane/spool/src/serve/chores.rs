@@ -100,7 +100,9 @@ impl SpoolCopy {
             let Some((_, queue)) = self.state.queue_of(*content) else { continue };
             let fate = match why {
                 Why::PastItsTime => Fate::Expired,
-                Why::UsedUp { deliveries } => dead_letter(queue, DeadLetterReason::Expired, None, *deliveries),
+                Why::UsedUp { deliveries } => {
+                    dead_letter(queue, DeadLetterReason::Expired, None, *deliveries)
+                }
             };
             items.push(SettleItem { msg, fate });
         }

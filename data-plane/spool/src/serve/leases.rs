@@ -37,7 +37,10 @@ pub(super) enum SettlingAt {
 /// What became of a lease.
 #[derive(Debug, Clone)]
 pub(super) enum Past {
-    Settled { settle: Settle, written: Written },
+    Settled {
+        settle: Settle,
+        written: Written,
+    },
     Expired,
     HandedBack,
     /// Purged, deleted, or gone with its queue.
@@ -78,7 +81,10 @@ impl Leases {
 
     /// In order of messages.
     pub fn of_content(&self, content: ContentNo) -> impl Iterator<Item = (Msg, &Lease)> {
-        self.by_msg.iter().filter(move |(_, lease)| lease.content == content).map(|(msg, lease)| (*msg, lease))
+        self.by_msg
+            .iter()
+            .filter(move |(_, lease)| lease.content == content)
+            .map(|(msg, lease)| (*msg, lease))
     }
 
     /// Deliveries so far: what the state says, or more.
@@ -118,7 +124,9 @@ impl Leases {
         self.past.insert((msg, no), why);
         self.past_order.push_back((now, msg, no));
         let old = |(at, ..): &(Moment, Msg, u64)| now.since(*at) > limits::SETTLED_REMEMBERED_FOR;
-        while self.past_order.len() > limits::SETTLED_REMEMBERED_MAX || self.past_order.front().is_some_and(old) {
+        while self.past_order.len() > limits::SETTLED_REMEMBERED_MAX
+            || self.past_order.front().is_some_and(old)
+        {
             if let Some((_, msg, no)) = self.past_order.pop_front() {
                 self.past.remove(&(msg, no));
             }

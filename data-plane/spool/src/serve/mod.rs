@@ -307,7 +307,8 @@ impl SpoolCopy {
     }
 
     fn retry_held(&mut self, ctx: &Context<'_>, out: &mut Effects) -> Result<(), StoreError> {
-        let waits = self.serve.as_ref().is_some_and(|serve| !serve.held.is_empty() || !serve.unsure.is_empty());
+        let waits =
+            self.serve.as_ref().is_some_and(|serve| !serve.held.is_empty() || !serve.unsure.is_empty());
         if !waits || self.why_not_read(ctx).is_some() {
             return Ok(());
         }
@@ -347,9 +348,10 @@ impl SpoolCopy {
                 Place::Open(seq) if serve.writes.is_look_up(seq, id) => {
                     failed(ErrorCode::NoPrimary, "the primary lost its place")
                 }
-                Place::Open(_) | Place::Unsure => {
-                    failed(ErrorCode::OperationUnconfirmed, "the primary lost its place before it was confirmed")
-                }
+                Place::Open(_) | Place::Unsure => failed(
+                    ErrorCode::OperationUnconfirmed,
+                    "the primary lost its place before it was confirmed",
+                ),
                 Place::Held | Place::Parked(_) | Place::Polling(_) => {
                     failed(ErrorCode::NoPrimary, "the primary lost its place")
                 }

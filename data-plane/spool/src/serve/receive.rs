@@ -135,7 +135,9 @@ impl SpoolCopy {
         lease: Option<Duration>,
         out: &Effects,
     ) -> Result<Vec<Delivered>, StoreError> {
-        let (Some(serve), Some(queue)) = (&mut self.serve, self.state.queue(no)) else { return Ok(Vec::new()) };
+        let (Some(serve), Some(queue)) = (&mut self.serve, self.state.queue(no)) else {
+            return Ok(Vec::new());
+        };
         if queue.config.paused_receive {
             return Ok(Vec::new());
         }
@@ -150,7 +152,9 @@ impl SpoolCopy {
                 break;
             }
             let taken = |msg| leases.holds(msg) || chores.is_leaving(msg);
-            let Some((priority, order, msg)) = views.open(content).pop(content, &read, &taken)? else { break };
+            let Some((priority, order, msg)) = views.open(content).pop(content, &read, &taken)? else {
+                break;
+            };
             let seen = look_at(&self.log, last_read, &read, msg)?;
             let Some(seen) = seen.filter(|seen| seen.block.content_of(msg.index) == content) else {
                 return Err(crate::codec::corrupt("a message that is available"));
@@ -172,7 +176,8 @@ impl SpoolCopy {
                 break;
             }
             let expires = ctx.now.mono + lease;
-            let leased = Leased { no: 0, content, priority, order, expires, deliveries: before + 1, settling: None };
+            let leased =
+                Leased { no: 0, content, priority, order, expires, deliveries: before + 1, settling: None };
             let lease_no = leases.give(ctx.now.mono, msg, leased);
             let token = Token::mint(&self.id.token_key, *tenure, lease_no, msg.seq, msg.index);
             let mut one = seen.shown(&self.log, before + 1);
@@ -269,4 +274,3 @@ impl Seen {
         }
     }
 }
-

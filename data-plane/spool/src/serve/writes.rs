@@ -42,13 +42,27 @@ pub(super) struct Open {
 #[derive(Debug)]
 pub(super) enum Answer {
     /// `latest`: of the entry, or of the first sends that these are duplicates of.
-    Sent { queue: Option<QueueNo>, messages: Vec<Sent>, latest: Position },
-    Settled { slots: Vec<Slot> },
-    QueuePut { name: QueueName, created: bool },
+    Sent {
+        queue: Option<QueueNo>,
+        messages: Vec<Sent>,
+        latest: Position,
+    },
+    Settled {
+        slots: Vec<Slot>,
+    },
+    QueuePut {
+        name: QueueName,
+        created: bool,
+    },
     QueueDeleted,
     Purged,
-    MessageDeleted { msg: Msg },
-    KeyLookedUp { queue: QueueName, key: Bytes },
+    MessageDeleted {
+        msg: Msg,
+    },
+    KeyLookedUp {
+        queue: QueueName,
+        key: Bytes,
+    },
     Refused(Failure),
 }
 
@@ -150,7 +164,8 @@ impl Writes {
     }
 
     fn is_full(&self, weight: usize) -> bool {
-        self.parked.len() >= limits::PARKED_WRITES_MAX || self.parked_bytes + weight > limits::PARKED_BYTES_MAX
+        self.parked.len() >= limits::PARKED_WRITES_MAX
+            || self.parked_bytes + weight > limits::PARKED_BYTES_MAX
     }
 }
 
@@ -172,7 +187,8 @@ impl SpoolCopy {
             return Some(Failure::new(ErrorCode::NoPrimary, "the primary is taking over or handing over"));
         }
         if !self.enough_reachable(ctx) {
-            let detail = format!("fewer than numSync ({}) copies answer; the write is not in the log", self.id.k);
+            let detail =
+                format!("fewer than numSync ({}) copies answer; the write is not in the log", self.id.k);
             return Some(Failure::new(ErrorCode::NotEnoughCopies, detail));
         }
         if let Some(failure) = self.why_not_read(ctx) {
@@ -215,7 +231,14 @@ impl SpoolCopy {
         Ok(())
     }
 
-    fn park(&mut self, ctx: &Context<'_>, id: RequestId, command: Command, wait: Duration, out: &mut Effects) {
+    fn park(
+        &mut self,
+        ctx: &Context<'_>,
+        id: RequestId,
+        command: Command,
+        wait: Duration,
+        out: &mut Effects,
+    ) {
         let Some(serve) = &mut self.serve else { return };
         let weight = command.weight();
         if serve.writes.is_full(weight) {
@@ -225,7 +248,8 @@ impl SpoolCopy {
         if let Command::Settle { settle, tokens, .. } = &command {
             // The leases do not lapse before the settle's fate is known.
             for token in tokens {
-                let free = serve.lease_of(&self.id.token_key, token).is_ok_and(|lease| lease.settling.is_none());
+                let free =
+                    serve.lease_of(&self.id.token_key, token).is_ok_and(|lease| lease.settling.is_none());
                 if free {
                     serve.leases.mark(msg_of(token), settle, SettlingAt::Parked(id));
                 }
@@ -323,16 +347,17 @@ impl SpoolCopy {
         let read = Overlay { store: ctx.store, batch: &out.batch };
         let planned = match command {
             Command::Send { queue, messages } => self.plan_send(serve, ctx, queue, messages, &read)?,
-            Command::Settle { queue, settle, tokens } => self.plan_settle(serve, ctx, id, queue, settle, tokens),
+            Command::Settle { queue, settle, tokens } => {
+                self.plan_settle(serve, ctx, id, queue, settle, tokens)
+            }
             Command::PutQueue { queue, change, precondition } => {
                 plan_put(serve, &self.state, queue, change, precondition)
             }
             Command::DeleteQueue { queue, precondition } => {
                 plan_delete_queue(serve, &self.state, queue, precondition)
             }
-            Command::Purge { queue } => {
-                named(&self.state, queue).map(|(queue, _)| Plan::Append(Body::Purge { queue }, Answer::Purged))
-            }
+            Command::Purge { queue } => named(&self.state, queue)
+                .map(|(queue, _)| Plan::Append(Body::Purge { queue }, Answer::Purged)),
             Command::DeleteMessage { queue, id } => match self.find_message(ctx, queue, *id, &read)? {
                 Err(failure) => Err(failure),
                 Ok((msg, _)) => Ok(Plan::Append(Body::Delete { msg }, Answer::MessageDeleted { msg })),
@@ -494,7 +519,8 @@ impl SpoolCopy {
             slots.push(Slot::Lease(msg, no));
             match &lease.settling {
                 Some(settling) if settling.settle != *settle => {
-                    let detail = "another settle of the message was asked for before, and is not confirmed yet";
+                    let detail =
+                        "another settle of the message was asked for before, and is not confirmed yet";
                     slots.pop();
                     slots.push(Slot::Known(
                         SettleResult::Failed(Failure::new(ErrorCode::SettlePending, detail)),
@@ -529,13 +555,15 @@ impl SpoolCopy {
         for slot in slots {
             let (result, written) = match slot {
                 Slot::Known(result, written) => (result, written),
-                Slot::Lease(msg, no) => match self.serve.as_ref().and_then(|serve| serve.leases.past(msg, no)) {
-                    Some(Past::Settled { written, .. }) => (SettleResult::Done, Some(*written)),
-                    _ => {
-                        let detail = "the message was gone before it was settled";
-                        (SettleResult::Failed(Failure::new(ErrorCode::StaleToken, detail)), None)
+                Slot::Lease(msg, no) => {
+                    match self.serve.as_ref().and_then(|serve| serve.leases.past(msg, no)) {
+                        Some(Past::Settled { written, .. }) => (SettleResult::Done, Some(*written)),
+                        _ => {
+                            let detail = "the message was gone before it was settled";
+                            (SettleResult::Failed(Failure::new(ErrorCode::StaleToken, detail)), None)
+                        }
                     }
-                },
+                }
             };
             latest = latest.max(written.map(|written| written.position));
             results.push(result);
@@ -608,7 +636,9 @@ pub(super) fn msg_of(token: &Token) -> Msg {
 }
 
 pub(super) fn named<'a>(state: &'a State, name: &QueueName) -> Result<(QueueNo, &'a Queue), Failure> {
-    state.named(name).ok_or_else(|| Failure::new(ErrorCode::QueueNotFound, format!("no queue {name} in this spool")))
+    state
+        .named(name)
+        .ok_or_else(|| Failure::new(ErrorCode::QueueNotFound, format!("no queue {name} in this spool")))
 }
 
 /// Every default filled in, every time made absolute.
@@ -659,7 +689,9 @@ fn fate(settle: &Settle, deliveries: u32, queue: &Queue, log_time: WallMs) -> Fa
             let due = if delay.is_zero() { WallMs(0) } else { log_time + delay };
             Fate::Returned { deliveries, due }
         }
-        Settle::Reject { reason } => dead_letter(queue, DeadLetterReason::Rejected, reason.clone(), deliveries),
+        Settle::Reject { reason } => {
+            dead_letter(queue, DeadLetterReason::Rejected, reason.clone(), deliveries)
+        }
     }
 }
 
@@ -690,7 +722,9 @@ fn plan_put(
     let current = state.named(name).map(|(_, queue)| &queue.config);
     check_precondition(precondition, current)?;
     let config = match (current, change.replace) {
-        (None, false) => return Err(named(state, name).err().unwrap_or_else(|| unreachable!("it is not there"))),
+        (None, false) => {
+            return Err(named(state, name).err().unwrap_or_else(|| unreachable!("it is not there")));
+        }
         _ => change.apply(current),
     };
     if current.is_none() && state.names().len() >= change.plan.queues_max as usize {
@@ -704,7 +738,9 @@ fn plan_put(
 
 fn check_precondition(precondition: &Precondition, current: Option<&QueueConfig>) -> Result<(), Failure> {
     let why = match (precondition, current) {
-        (Precondition::None, _) | (Precondition::Exists, Some(_)) | (Precondition::Absent, None) => return Ok(()),
+        (Precondition::None, _) | (Precondition::Exists, Some(_)) | (Precondition::Absent, None) => {
+            return Ok(());
+        }
         (Precondition::Match(etags), Some(config)) if etags.contains(&config.etag()) => return Ok(()),
         (Precondition::Match(_), Some(_)) => "the configuration is another one by now (its ETag differs)",
         (Precondition::Match(_) | Precondition::Exists, None) => "the queue does not exist",
@@ -720,7 +756,10 @@ fn check_config(name: &QueueName, config: &QueueConfig) -> Result<(), Failure> {
         return wrong("deadLetterQueue", "a queue cannot dead-letter into itself");
     }
     if config.delay > config.retention {
-        return wrong("delaySeconds", "beyond retentionSeconds: messages would be gone before they are available");
+        return wrong(
+            "delaySeconds",
+            "beyond retentionSeconds: messages would be gone before they are available",
+        );
     }
     if config.backoff.initial > config.backoff.max {
         return wrong("retryBackoff", "initialSeconds is beyond maxSeconds");

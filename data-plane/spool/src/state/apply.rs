@@ -4,7 +4,9 @@
 //! state. What an entry finds already gone it passes over. Work that may be large (contents of purged queues,
 //! many messages due at once) is done in bounded portions, some with every entry.
 
-use super::rows::{AppliedRow, Block, Counts, DedupRow, Extra, Moved, QueueRow, Slot, Status, decode_home, encode_home};
+use super::rows::{
+    AppliedRow, Block, Counts, DedupRow, Extra, Moved, QueueRow, Slot, Status, decode_home, encode_home,
+};
 use super::{Queue, Rw, State};
 use crate::command::{DeadLetter, DeadLetterReason};
 use crate::config::QueueConfig;
@@ -20,14 +22,29 @@ const CHORES_PER_ENTRY: usize = 64;
 /// What the application of an entry changed, for who keeps an order of it in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    Ready { content: ContentNo, priority: u8, order: Order, msg: Msg },
-    Delayed { content: ContentNo, msg: Msg },
+    Ready {
+        content: ContentNo,
+        priority: u8,
+        order: Order,
+        msg: Msg,
+    },
+    Delayed {
+        content: ContentNo,
+        msg: Msg,
+    },
     /// It left its content: settled, moved, deleted, expired.
-    Gone { content: ContentNo, msg: Msg },
+    Gone {
+        content: ContentNo,
+        msg: Msg,
+    },
     /// Purged or deleted, with all that was in it.
-    ContentGone { content: ContentNo },
+    ContentGone {
+        content: ContentNo,
+    },
     /// How many messages a purge removed.
-    Purged { messages: u64 },
+    Purged {
+        messages: u64,
+    },
 }
 
 impl State {
@@ -107,7 +124,8 @@ impl State {
         let Some(queue) = self.queues.get(&no) else { return Ok(()) };
         let (content, seq) = (queue.content, entry.position.seq);
         for (b, chunk) in messages.chunks(usize::from(BLOCK_LEN)).enumerate() {
-            let mut block = Block { content, slots: Vec::with_capacity(chunk.len()), extras: BTreeMap::new() };
+            let mut block =
+                Block { content, slots: Vec::with_capacity(chunk.len()), extras: BTreeMap::new() };
             let mut priorities = 0u16;
             for (i, message) in chunk.iter().enumerate() {
                 let msg = Msg { seq, index: b as u16 * BLOCK_LEN + i as u16 };
@@ -329,8 +347,11 @@ impl State {
             counts.totals.dead_lettered += 1;
         }
         let why = DeadLetter { reason, detail, source_queue };
-        *block.extra_mut(msg.index) =
-            Extra { deliveries, due: WallMs(0), moved: Some(Moved { content, order, at: step.log_time, why }) };
+        *block.extra_mut(msg.index) = Extra {
+            deliveries,
+            due: WallMs(0),
+            moved: Some(Moved { content, order, at: step.log_time, why }),
+        };
         self.enlist(msg, block, content, WallMs(0), step);
         if let Some(counts) = self.counts(content) {
             counts.bytes += payload_len;
@@ -358,7 +379,10 @@ impl State {
         if let Some(queue) = self.queues.get_mut(&no) {
             queue.config = config.clone();
             let (content, created) = (queue.content, queue.created);
-            batch.put(keys::queue(name.as_str()), QueueRow { no, content, created, config: config.clone() }.encode());
+            batch.put(
+                keys::queue(name.as_str()),
+                QueueRow { no, content, created, config: config.clone() }.encode(),
+            );
             self.dirty.insert(no);
         }
     }

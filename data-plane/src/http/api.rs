@@ -1,0 +1,386 @@
+//! A request from its arrival to its response: who asks, may they, what for, and where it is answered.
+
+use super::forward::Forwarder;
+use super::parse::{self, Parsed, Shape};
+use super::problem::Problem;
+use super::respond;
+use super::routes::{self, Op, Scope, Target};
+use super::spool_view;
+use crate::directory::{Caller, Directory, KeyRefused, SpoolEntry};
+use crate::membership::Routing;
+use crate::spools::{Answer, Route, Spools};
+use bytes::Bytes;
+use futures::StreamExt;
+use http::header::{AUTHORIZATION, CONTENT_ENCODING};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use serde_json::json;
+use spool::command::Command;
+use spool::event::{Call, CallReply};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+use types::{ErrorCode, limits};
+
+/// A body that is not there by then is given up.
+const BODY_WAIT: Duration = Duration::from_secs(30);
+const STATUS_WAIT: Duration = Duration::from_secs(2);
+/// Spools of one list that are asked at once.
+const STATUSES_AT_ONCE: usize = 16;
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+const HEADER_BYTES_MAX: usize = 16 * 1024;
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct Api {
+    pub spools: Spools,
+    pub routing: Routing,
+    pub directory: Directory,
+    pub forwarder: Forwarder,
+    /// From here on nothing new is begun.
+    pub closing: CancellationToken,
+}
+
+/// From a client, or from another node that passes a client's request on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum From {
+    Client,
+    Node,
+}
+
+/// A request whose body has been read.
+struct Asked {
+    method: http::Method,
+    uri: http::Uri,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl Api {
+    pub async fn answer(self, from: From, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let request_id = request_id(request.headers());
+        let head = request.method() == http::Method::HEAD;
+        let answered = self.handle(from, request).await;
+        let mut response = match answered {
+            Ok(response) => response,
+            Err(problem) => {
+                if problem.code == ErrorCode::Internal {
+                    tracing::error!(request_id, detail = %problem.detail, "a defect");
+                }
+                problem.response(&request_id)
+            }
+        };
+        if let Ok(value) = HeaderValue::try_from(request_id) {
+            response.headers_mut().insert(REQUEST_ID, value);
+        }
+        if head {
+            *response.body_mut() = Bytes::new();
+        }
+        response.map(Full::new)
+    }
+
+    async fn handle(&self, from: From, request: Request<Incoming>) -> Result<Response<Bytes>, Problem> {
+        let (parts, body) = request.into_parts();
+        let size: usize =
+            parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+        if size > HEADER_BYTES_MAX {
+            let detail = format!("{HEADER_BYTES_MAX} bytes of headers at most");
+            return Err(Problem::new(ErrorCode::HeadersTooLarge, detail));
+        }
+        let target = routes::find(parts.method.as_str(), parts.uri.path())?;
+        if target.scope == Scope::Public {
+            return Ok(respond::json(StatusCode::OK, &routes::openapi()));
+        }
+        let caller = self.caller(&parts.headers).await?;
+        if from == From::Client {
+            let rate = caller.account.plan.requests_per_second;
+            caller.account.admit().map_err(|wait| Problem::rate_limited(rate, wait))?;
+        }
+        allow(&caller, &target)?;
+        if parts.headers.contains_key(CONTENT_ENCODING) {
+            let detail = "bodies are taken as they are";
+            let problem = Problem::new(ErrorCode::UnsupportedMediaType, detail);
+            return Err(Problem { field: Some("Content-Encoding".into()), ..problem });
+        }
+        let body = read_body(body, caller.account.plan.request_bytes as usize).await?;
+        let asked = Asked { method: parts.method, uri: parts.uri, headers: parts.headers, body };
+        match target.op {
+            Op::Limits => {
+                let used = self.directory.spools(caller.account.id).len();
+                Ok(respond::json(StatusCode::OK, &respond::limits(&caller.account.plan, used)))
+            }
+            Op::ListSpools => self.list_spools(from, &caller, &asked).await,
+            Op::GetSpool => {
+                let entry = self.spool(&caller, &target).await?;
+                self.spool_view(from, &entry, &asked).await.map(|view| respond::json(StatusCode::OK, &view))
+            }
+            _ => self.ask(from, &caller, &target, asked).await,
+        }
+    }
+
+    async fn caller(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
+        let bad = || Problem::new(ErrorCode::Unauthenticated, "Authorization: Bearer with a valid API key");
+        let value = headers.get(AUTHORIZATION).ok_or_else(bad)?.to_str().map_err(|_| bad())?;
+        let (scheme, secret) = value.split_once(' ').ok_or_else(bad)?;
+        if !scheme.eq_ignore_ascii_case("bearer") {
+            return Err(bad());
+        }
+        self.directory.caller(secret.trim()).await.map_err(|refused| match refused {
+            KeyRefused::Bad => bad(),
+            KeyRefused::Unverified => {
+                let detail = "this node does not know the key, and nobody can be asked now";
+                Problem::new(ErrorCode::KeyUnverified, detail)
+            }
+        })
+    }
+
+    /// Another account's spool is not there.
+    async fn spool(&self, caller: &Caller, target: &Target) -> Result<Arc<SpoolEntry>, Problem> {
+        let absent =
+            || Problem::new(ErrorCode::SpoolNotFound, format!("the account has no spool {:?}", target.spool));
+        let Ok(name) = target.spool.parse::<types::SpoolName>() else { return Err(absent()) };
+        let found = self.directory.spool(caller.account.id, &name).await;
+        let found = found.map_err(|_| {
+            let detail = "this node does not know the spool, and nobody can be asked now";
+            Problem::new(ErrorCode::Unavailable, detail)
+        })?;
+        found.ok_or_else(absent)
+    }
+
+    async fn ask(
+        &self,
+        from: From,
+        caller: &Caller,
+        target: &Target,
+        asked: Asked,
+    ) -> Result<Response<Bytes>, Problem> {
+        let plan = &caller.account.plan;
+        let Parsed { mut command, shape } =
+            parse::command(target, asked.uri.query(), &asked.headers, &asked.body, plan)?;
+        allow_names(caller, &mut command)?;
+        let preferred = parse::prefer_wait(&asked.headers)?;
+        let entry = self.spool(caller, target).await?;
+        if let Command::Settle { tokens, .. } = &command
+            && tokens.is_empty()
+        {
+            return respond::settled_without_asking(shape);
+        }
+        let wait = preferred.unwrap_or(limits::CONFIRM_WAIT_DEFAULT);
+        let mut response = match self.spools.route(entry.id) {
+            Route::Here => self.ask_here(&entry, target.op, shape, command, wait).await?,
+            Route::There { node, internal } if from == From::Client => {
+                let doubtful = respond::may_have_effect(&command);
+                self.forwarder.send(&node, &internal, asked.forwarded(), doubtful).await?
+            }
+            Route::There { .. } => {
+                return Err(Problem::new(ErrorCode::NoPrimary, "the primary has just changed"));
+            }
+            Route::Nowhere(failure) => return Err(Problem::from(failure)),
+        };
+        if let Some(wait) = preferred
+            && let Ok(value) = HeaderValue::try_from(format!("wait={}", wait.as_secs()))
+        {
+            response.headers_mut().insert(PREFERENCE_APPLIED, value);
+        }
+        Ok(response)
+    }
+
+    async fn ask_here(
+        &self,
+        entry: &SpoolEntry,
+        op: Op,
+        shape: Shape,
+        command: Command,
+        wait: Duration,
+    ) -> Result<Response<Bytes>, Problem> {
+        let Answer { epoch, reply } = self.spools.request(entry.id, command, wait).await;
+        respond::reply(op == Op::PutQueue, shape, epoch, reply)
+    }
+
+    async fn list_spools(
+        &self,
+        from: From,
+        caller: &Caller,
+        asked: &Asked,
+    ) -> Result<Response<Bytes>, Problem> {
+        parse::Query::read(asked.uri.query())?.end()?;
+        let entries = self.directory.spools(caller.account.id);
+        let mine =
+            |entry: &Arc<SpoolEntry>| caller.key.spool.as_ref().is_none_or(|spool| *spool == entry.name);
+        let views = entries.into_iter().filter(mine).map(|entry| async move {
+            let path = http::Uri::try_from(format!("/v1/spools/{}", entry.name));
+            let uri = path.unwrap_or_else(|_| asked.uri.clone());
+            let one = Asked {
+                uri,
+                method: asked.method.clone(),
+                headers: asked.headers.clone(),
+                body: Bytes::new(),
+            };
+            self.spool_view(from, &entry, &one).await
+        });
+        let views: Vec<_> = futures::stream::iter(views).buffered(STATUSES_AT_ONCE).collect().await;
+        let spools = views.into_iter().collect::<Result<Vec<_>, Problem>>()?;
+        Ok(respond::json(StatusCode::OK, &json!({ "spools": spools, "next": null })))
+    }
+
+    async fn spool_view(
+        &self,
+        from: From,
+        entry: &SpoolEntry,
+        asked: &Asked,
+    ) -> Result<serde_json::Value, Problem> {
+        match self.spools.route(entry.id) {
+            Route::Here => {
+                let status =
+                    tokio::time::timeout(STATUS_WAIT, self.spools.call(entry.id, None, Call::Status));
+                if let Ok(Some(CallReply::Status(status))) = status.await {
+                    return Ok(spool_view::from_primary(entry, &status));
+                }
+            }
+            Route::There { node, internal } if from == From::Client => {
+                let answer = self.forwarder.send(&node, &internal, asked.again().forwarded(), false);
+                if let Ok(Ok(answer)) = tokio::time::timeout(STATUS_WAIT, answer).await
+                    && answer.status() == StatusCode::OK
+                    && let Ok(view) = serde_json::from_slice(answer.body())
+                {
+                    return Ok(view);
+                }
+            }
+            Route::There { .. } | Route::Nowhere(_) => {}
+        }
+        Ok(spool_view::from_record(entry, entry.id, &self.routing))
+    }
+}
+
+impl Asked {
+    fn again(&self) -> Asked {
+        Asked {
+            method: self.method.clone(),
+            uri: self.uri.clone(),
+            headers: self.headers.clone(),
+            body: self.body.clone(),
+        }
+    }
+
+    /// For the next hop: what only concerns this one is left out.
+    fn forwarded(self) -> Request<Bytes> {
+        let mut request = Request::new(self.body);
+        *request.method_mut() = self.method;
+        let path = self.uri.path_and_query().map_or("/", |path| path.as_str());
+        if let Ok(uri) =
+            http::Uri::builder().scheme("https").authority("primary").path_and_query(path).build()
+        {
+            *request.uri_mut() = uri;
+        }
+        for (name, value) in &self.headers {
+            let hop = matches!(
+                name.as_str(),
+                "connection"
+                    | "keep-alive"
+                    | "transfer-encoding"
+                    | "te"
+                    | "upgrade"
+                    | "host"
+                    | "content-length"
+                    | "expect"
+                    | "proxy-connection"
+                    | "http2-settings"
+                    | "trailer"
+            );
+            if !hop {
+                request.headers_mut().append(name, value.clone());
+            }
+        }
+        request
+    }
+}
+
+/// The caller's, if it is one; else one of ours.
+fn request_id(headers: &HeaderMap) -> String {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let given = headers.get(&REQUEST_ID).and_then(|value| value.to_str().ok());
+    let good = |id: &&str| {
+        let allowed = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'.' | b':' | b'-');
+        !id.is_empty() && id.len() <= limits::REQUEST_ID_LEN_MAX && id.bytes().all(allowed)
+    };
+    match given.filter(good) {
+        Some(id) => id.to_owned(),
+        None => {
+            let number = LAST.fetch_add(1, Ordering::Relaxed);
+            format!("{:x}-{number:x}", crate::clock::moment().0)
+        }
+    }
+}
+
+async fn read_body(body: Incoming, max: usize) -> Result<Bytes, Problem> {
+    let too_large =
+        || Problem::new(ErrorCode::PayloadTooLarge, format!("the plan holds requests of {max} bytes"));
+    let size = http_body::Body::size_hint(&body);
+    if size.lower() > max as u64 {
+        return Err(too_large());
+    }
+    if size.exact() == Some(0) {
+        return Ok(Bytes::new());
+    }
+    let collected = tokio::time::timeout(BODY_WAIT, Limited::new(body, max).collect()).await;
+    match collected {
+        Err(_late) => Err(Problem::malformed("the body did not come in time")),
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(_)) => Err(Problem::malformed("the body ended too early")),
+    }
+}
+
+fn forbidden(detail: impl Into<std::borrow::Cow<'static, str>>) -> Problem {
+    Problem::new(ErrorCode::Forbidden, detail)
+}
+
+/// Scope, spool and queue prefix of the key.
+fn allow(caller: &Caller, target: &Target) -> Result<(), Problem> {
+    let scopes = &caller.key.scopes;
+    let (held, needed) = match target.scope {
+        Scope::Public | Scope::Any => (true, ""),
+        Scope::Send => (scopes.send, "send"),
+        Scope::Receive => (scopes.receive, "receive"),
+        Scope::Read => (scopes.read || scopes.manage, "read"),
+        Scope::Manage => (scopes.manage, "manage"),
+        Scope::SendOrRead => (scopes.send || scopes.read || scopes.manage, "send or read"),
+    };
+    if !held {
+        return Err(forbidden(format!("the key has not the scope {needed}")));
+    }
+    let of_spool = !matches!(target.op, Op::Limits | Op::ListSpools);
+    if of_spool && caller.key.spool.as_ref().is_some_and(|spool| *spool != target.spool) {
+        return Err(forbidden("the key is for another spool"));
+    }
+    if !target.queue.is_empty() && !target.queue.starts_with(&caller.key.queue_prefix) {
+        return Err(forbidden("the key is for queues with another prefix"));
+    }
+    Ok(())
+}
+
+/// Queues that a request names beside the one in its path.
+fn allow_names(caller: &Caller, command: &mut Command) -> Result<(), Problem> {
+    let own = &caller.key.queue_prefix;
+    match command {
+        Command::PutQueue { change, .. } => match &change.dead_letter_queue {
+            Some(Some(name)) if !name.as_str().starts_with(own) => {
+                let problem = forbidden("the key is for queues with another prefix");
+                Err(Problem { field: Some("deadLetterQueue".into()), ..problem })
+            }
+            _ => Ok(()),
+        },
+        Command::ListQueues { prefix, .. } if !prefix.starts_with(own) => match own.starts_with(&*prefix) {
+            // Of what was asked for, what the key may see.
+            true => {
+                prefix.clone_from(own);
+                Ok(())
+            }
+            false => Err(forbidden("the key is for queues with another prefix")),
+        },
+        _ => Ok(()),
+    }
+}
