@@ -26,11 +26,13 @@ const REMEMBERED_MAX: usize = 10_000;
 const ASKED_MAX: usize = 32;
 const ASK_WAIT: Duration = Duration::from_secs(2);
 
+type Spools = HashMap<(AccountId, String), Entry<Arc<SpoolEntry>>>;
+
 pub(super) struct Lookups {
     client: NodesClient<Channel>,
     places: Arc<Semaphore>,
     keys: Mutex<HashMap<KeyHash, Entry<Caller>>>,
-    spools: Mutex<HashMap<(AccountId, String), Entry<Arc<SpoolEntry>>>>,
+    spools: Mutex<Spools>,
 }
 
 type Outcome<T> = Result<Option<T>, CannotAsk>;
