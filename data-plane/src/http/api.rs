@@ -117,6 +117,18 @@ impl Api {
                 let entry = self.spool(&caller, &target).await?;
                 self.spool_view(from, &entry, &asked).await.map(|view| respond::json(StatusCode::OK, &view))
             }
+            Op::ChangeSpool => {
+                let entry = self.spool(&caller, &target).await?;
+                let numbers = (entry.num_replicas, entry.num_sync);
+                match parse::changes_numbers(&asked.headers, &asked.body, numbers)? {
+                    true => {
+                        let detail =
+                            "numReplicas and numSync were chosen when the spool was created, for good";
+                        Err(Problem::new(ErrorCode::Immutable, detail))
+                    }
+                    false => Err(Problem::method("GET, HEAD")),
+                }
+            }
             _ => self.ask(from, &caller, &target, asked).await,
         }
     }

@@ -136,7 +136,7 @@ pub fn command(
             let key = required("key", query.take("key"))?;
             plain(Command::LookUpKey { queue: queue()?, key: dedup_key("key", &key)? })
         }
-        Op::OpenApi | Op::Limits | Op::ListSpools | Op::GetSpool => {
+        Op::OpenApi | Op::Limits | Op::ListSpools | Op::GetSpool | Op::ChangeSpool => {
             return Err(Problem::new(ErrorCode::Internal, "not a command"));
         }
     };
@@ -579,6 +579,15 @@ fn or_default<'a, T>(
         return Ok(Some(default));
     }
     read(object)
+}
+
+/// A body that would change one of a spool's two numbers.
+pub fn changes_numbers(headers: &HeaderMap, body: &Bytes, numbers: (u32, u32)) -> Result<bool, Problem> {
+    let mut object = object(headers, body)?;
+    let mut differs =
+        |field, now: u32| object.take_raw(field).is_some_and(|value| value.get() != now.to_string());
+    let (replicas, sync) = (differs("numReplicas", numbers.0), differs("numSync", numbers.1));
+    Ok(replicas || sync)
 }
 
 /// `Prefer: wait=<seconds>`.

@@ -11,6 +11,8 @@ pub enum Op {
     Limits,
     ListSpools,
     GetSpool,
+    /// Never possible; which refusal it is depends on the body.
+    ChangeSpool,
     ListQueues,
     PutQueue,
     PatchQueue,
@@ -63,6 +65,8 @@ routes! {
     "GET" "/limits" Limits Any "What the account's plan holds, and what is used of it";
     "GET" "/spools" ListSpools Read "The account's spools";
     "GET" "/spools/{spool}" GetSpool Read "A spool: its numbers, its copies, how it is doing";
+    "PUT" "/spools/{spool}" ChangeSpool Read "Refused: the numbers are for good (409), the rest is not to be changed here (405)";
+    "PATCH" "/spools/{spool}" ChangeSpool Read "Refused, as PUT is";
     "GET" "/queues" ListQueues Read "Queues, by name";
     "PUT" "/queues/{queue}" PutQueue Manage "Create a queue, or replace its configuration";
     "PATCH" "/queues/{queue}" PatchQueue Manage "Change what is named of a queue's configuration";
