@@ -415,7 +415,7 @@ impl State {
 
     fn drop_content(&mut self, content: ContentNo, step: &mut Step<'_, '_>) {
         self.contents.remove(&content);
-        self.to_sweep.insert(content);
+        self.to_sweep.insert(content, keys::ready_content(content).0);
         step.rw.batch.put(keys::sweep(content), Vec::new());
         step.changes.push(Change::ContentGone { content });
     }
@@ -447,8 +447,9 @@ impl State {
 
     /// Removes rows of contents that no queue has any more.
     fn sweep(&mut self, step: &mut Step<'_, '_>) -> Result<(), StoreError> {
-        let Some(content) = self.to_sweep.first().copied() else { return Ok(()) };
-        let (from, to) = keys::ready_content(content);
+        let Some(mut first) = self.to_sweep.first_entry() else { return Ok(()) };
+        let (content, from) = (*first.key(), std::mem::take(first.get_mut()));
+        let (_, to) = keys::ready_content(content);
         let mut found = Vec::new();
         step.rw.read().scan(&from, &to, &mut |key, value| {
             found.push((key.to_vec(), value.to_vec()));
@@ -469,6 +470,9 @@ impl State {
                 step.store_block(first, &block)?;
             }
             step.rw.batch.delete(key.clone());
+        }
+        if let Some((last, _)) = found.last() {
+            self.to_sweep.insert(content, last.clone());
         }
         if found.len() < CHORES_PER_ENTRY {
             self.to_sweep.remove(&content);

@@ -13,7 +13,7 @@ pub mod rows;
 
 use crate::config::QueueConfig;
 use crate::keys::{self, ContentNo, QueueNo};
-use crate::store::{Batch, Overlay, Store, StoreError};
+use crate::store::{Batch, Key, Overlay, Store, StoreError};
 use bytes::Bytes;
 use rows::{AppliedRow, Block, Counts, QueueRow};
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +41,9 @@ pub struct State {
     /// Log times of the first `D` and the first `X` row: what there may be to do. Only ever early.
     next_due: Option<WallMs>,
     next_dedup_expiry: Option<WallMs>,
-    to_sweep: BTreeSet<ContentNo>,
+    /// Contents to sweep, and the key that the next sweep begins from: what was before is gone already, and looking
+    /// over it again and again would cost ever more.
+    to_sweep: BTreeMap<ContentNo, Key>,
 }
 
 /// The store as the step's batch leaves it, and that batch.
@@ -72,7 +74,7 @@ impl State {
             dirty: BTreeSet::new(),
             next_due: None,
             next_dedup_expiry: None,
-            to_sweep: BTreeSet::new(),
+            to_sweep: BTreeMap::new(),
         }
     }
 
@@ -102,7 +104,7 @@ impl State {
             state.queues.insert(no, Queue { name, content, created, config, counts });
         }
         store.scan(&[keys::SWEEP], &[keys::SWEEP + 1], &mut |key, _| {
-            state.to_sweep.extend(keys::of_sweep(key));
+            state.to_sweep.extend(keys::of_sweep(key).map(|content| (content, keys::ready_content(content).0)));
             true
         })?;
         state.look_for_due(store)?;
