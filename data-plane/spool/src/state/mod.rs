@@ -104,7 +104,9 @@ impl State {
             state.queues.insert(no, Queue { name, content, created, config, counts });
         }
         store.scan(&[keys::SWEEP], &[keys::SWEEP + 1], &mut |key, _| {
-            state.to_sweep.extend(keys::of_sweep(key).map(|content| (content, keys::ready_content(content).0)));
+            state
+                .to_sweep
+                .extend(keys::of_sweep(key).map(|content| (content, keys::ready_content(content).0)));
             true
         })?;
         state.look_for_due(store)?;
