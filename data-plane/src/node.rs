@@ -17,6 +17,7 @@ use anyhow::Context;
 use spool::copy::ProcessFacts;
 use spool::event::{Activate, PeerMessage};
 use spool::record::Member;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -36,6 +37,10 @@ const GOODBYE: Duration = Duration::from_millis(2_500);
 /// For the control plane to take note, and then for it to hand over.
 const TOLD_WAIT: Duration = Duration::from_secs(1);
 const HANDOVER_WAIT: Duration = Duration::from_secs(3);
+
+/// How long a start waits for an address that is in use.
+const ADDRESS_WAIT: Duration = Duration::from_secs(3);
+const ADDRESS_RETRY: Duration = Duration::from_millis(50);
 
 /// What engines ask of the rest of the node.
 #[derive(Clone)]
@@ -70,7 +75,18 @@ struct Listeners {
 impl Listeners {
     async fn bind(settings: &Settings) -> anyhow::Result<Listeners> {
         let bind = async |what: &str, address| {
-            TcpListener::bind(address).await.with_context(|| format!("listening on {address} (--{what})"))
+            let until = tokio::time::Instant::now() + ADDRESS_WAIT;
+            loop {
+                match TcpListener::bind(address).await {
+                    // A process that was killed may hold it for a moment longer.
+                    Err(error)
+                        if error.kind() == ErrorKind::AddrInUse && tokio::time::Instant::now() < until =>
+                    {
+                        tokio::time::sleep(ADDRESS_RETRY).await;
+                    }
+                    bound => return bound.with_context(|| format!("listening on {address} (--{what})")),
+                }
+            }
         };
         Ok(Listeners {
             http: bind("http", settings.http).await?,
