@@ -81,6 +81,8 @@ async fn without_etcd_a_primary_serves_on_and_a_node_starts() {
     let mut idle = installation.node(2).started().await;
     let member = node.create_copy(1, 0).await;
     installation.elect(1, 0, &[&node], &[member]).await;
+    // Taking over needs etcd; serving does not.
+    until("it serves", async || node.status().await.role == "serving").await;
     installation.stop_etcd();
     idle.kill();
     idle.start();
