@@ -161,8 +161,6 @@ struct Node {
     directory: Directory,
     /// From here on this node wants to be rid of its roles.
     closing: CancellationToken,
-    /// From here on it takes no more requests.
-    draining: CancellationToken,
     /// What serves clients; what speaks to etcd and the control plane; what speaks to other nodes: they end in this order.
     clients: Part,
     control: Part,
@@ -218,28 +216,25 @@ impl Node {
         };
         control.run(suspicions.report(directory.clone(), closing.clone()));
 
-        let draining = CancellationToken::new();
         let identity = Identity::read(&settings.ca, &settings.cert, &settings.key)?;
-        let api = Api {
+        let api = Arc::new(Api {
             spools: core.spools.clone(),
             routing: core.routing.clone(),
             directory: directory.clone(),
             forwarder: Forwarder::new(identity.client()?),
-            closing: draining.clone(),
-        };
+        });
         let (stop, tls) = (clients.stop.clone(), identity.server()?);
         clients.run(serve_forwarded(listeners.forward, tls, api.clone(), stop.clone()));
         clients.run(serve(listeners.http, api, stop));
         let metrics = metrics_server(&core, directory.clone(), closing.clone());
         nodes.serve("metrics", metrics.serve(listeners.metrics, nodes.stop.clone()));
-        Ok(Node { core, heartbeats, directory, closing, draining, clients, control, nodes, failed })
+        Ok(Node { core, heartbeats, directory, closing, clients, control, nodes, failed })
     }
 
     /// Refuses, hands over, drains, ends. What was answered is on the disk at every moment of it.
     async fn end(self) -> anyhow::Result<()> {
         self.closing.cancel();
         self.hand_over().await;
-        self.draining.cancel();
         self.core.spools.drain().await;
         self.clients.end().await;
         self.control.end().await;

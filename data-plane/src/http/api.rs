@@ -21,7 +21,6 @@ use spool::event::{Call, CallReply};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio_util::sync::CancellationToken;
 use types::{ErrorCode, limits};
 
 /// A body that is not there by then is given up.
@@ -33,15 +32,11 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 const HEADER_BYTES_MAX: usize = 16 * 1024;
 
-/// Cheap to clone.
-#[derive(Clone)]
 pub struct Api {
     pub spools: Spools,
     pub routing: Routing,
     pub directory: Directory,
     pub forwarder: Forwarder,
-    /// From here on nothing new is begun.
-    pub closing: CancellationToken,
 }
 
 /// From a client, or from another node that passes a client's request on.
@@ -60,7 +55,7 @@ struct Asked {
 }
 
 impl Api {
-    pub async fn answer(self, from: From, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    pub async fn answer(self: Arc<Api>, from: From, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let request_id = request_id(request.headers());
         let head = request.method() == http::Method::HEAD;
         let answered = self.handle(from, request).await;
@@ -90,7 +85,8 @@ impl Api {
             let detail = format!("{HEADER_BYTES_MAX} bytes of headers at most");
             return Err(Problem::new(ErrorCode::HeadersTooLarge, detail));
         }
-        let target = routes::find(parts.method.as_str(), parts.uri.path())?;
+        let uri = parts.uri.clone();
+        let target = routes::find(parts.method.as_str(), uri.path())?;
         if target.scope == Scope::Public {
             return Ok(respond::json(StatusCode::OK, &routes::openapi()));
         }
@@ -109,13 +105,17 @@ impl Api {
         let asked = Asked { method: parts.method, uri: parts.uri, headers: parts.headers, body };
         match target.op {
             Op::Limits => {
+                no_query(&asked)?;
                 let used = self.directory.spools(caller.account.id).len();
                 Ok(respond::json(StatusCode::OK, &respond::limits(&caller.account.plan, used)))
             }
-            Op::ListSpools => self.list_spools(from, &caller, &asked).await,
+            // Rare ones are boxed: they would make every request's future as large as theirs.
+            Op::ListSpools => Box::pin(self.list_spools(from, &caller, &asked)).await,
             Op::GetSpool => {
+                no_query(&asked)?;
                 let entry = self.spool(&caller, &target).await?;
-                self.spool_view(from, &entry, &asked).await.map(|view| respond::json(StatusCode::OK, &view))
+                let view = Box::pin(self.spool_view(from, &entry, &asked)).await?;
+                Ok(respond::json(StatusCode::OK, &view))
             }
             Op::ChangeSpool => {
                 let entry = self.spool(&caller, &target).await?;
@@ -150,7 +150,7 @@ impl Api {
     }
 
     /// Another account's spool is not there.
-    async fn spool(&self, caller: &Caller, target: &Target) -> Result<Arc<SpoolEntry>, Problem> {
+    async fn spool(&self, caller: &Caller, target: &Target<'_>) -> Result<Arc<SpoolEntry>, Problem> {
         let absent =
             || Problem::new(ErrorCode::SpoolNotFound, format!("the account has no spool {:?}", target.spool));
         let Ok(name) = target.spool.parse::<types::SpoolName>() else { return Err(absent()) };
@@ -166,7 +166,7 @@ impl Api {
         &self,
         from: From,
         caller: &Caller,
-        target: &Target,
+        target: &Target<'_>,
         asked: Asked,
     ) -> Result<Response<Bytes>, Problem> {
         let plan = &caller.account.plan;
@@ -185,7 +185,7 @@ impl Api {
             Route::Here => self.ask_here(&entry, target.op, shape, command, wait).await?,
             Route::There { node, internal } if from == From::Client => {
                 let doubtful = respond::may_have_effect(&command);
-                self.forwarder.send(&node, &internal, asked.forwarded(), doubtful).await?
+                Box::pin(self.forwarder.send(&node, &internal, asked.forwarded(), doubtful)).await?
             }
             Route::There { .. } => {
                 return Err(Problem::new(ErrorCode::NoPrimary, "the primary has just changed"));
@@ -218,7 +218,7 @@ impl Api {
         caller: &Caller,
         asked: &Asked,
     ) -> Result<Response<Bytes>, Problem> {
-        parse::Query::read(asked.uri.query())?.end()?;
+        no_query(asked)?;
         let entries = self.directory.spools(caller.account.id);
         let mine =
             |entry: &Arc<SpoolEntry>| caller.key.spool.as_ref().is_none_or(|spool| *spool == entry.name);
@@ -310,6 +310,10 @@ impl Asked {
     }
 }
 
+fn no_query(asked: &Asked) -> Result<(), Problem> {
+    parse::Query::read(asked.uri.query())?.end()
+}
+
 /// The caller's, if it is one; else one of ours.
 fn request_id(headers: &HeaderMap) -> String {
     static LAST: AtomicU64 = AtomicU64::new(0);
@@ -351,7 +355,7 @@ fn forbidden(detail: impl Into<std::borrow::Cow<'static, str>>) -> Problem {
 }
 
 /// Scope, spool and queue prefix of the key.
-fn allow(caller: &Caller, target: &Target) -> Result<(), Problem> {
+fn allow(caller: &Caller, target: &Target<'_>) -> Result<(), Problem> {
     let scopes = &caller.key.scopes;
     let (held, needed) = match target.scope {
         Scope::Public | Scope::Any => (true, ""),
@@ -365,10 +369,10 @@ fn allow(caller: &Caller, target: &Target) -> Result<(), Problem> {
         return Err(forbidden(format!("the key has not the scope {needed}")));
     }
     let of_spool = !matches!(target.op, Op::Limits | Op::ListSpools);
-    if of_spool && caller.key.spool.as_ref().is_some_and(|spool| *spool != target.spool) {
+    if of_spool && caller.key.spool.as_ref().is_some_and(|spool| *spool != *target.spool) {
         return Err(forbidden("the key is for another spool"));
     }
-    if !target.queue.is_empty() && !target.queue.starts_with(&caller.key.queue_prefix) {
+    if !target.queue.is_empty() && !target.queue.starts_with(&*caller.key.queue_prefix) {
         return Err(forbidden("the key is for queues with another prefix"));
     }
     Ok(())

@@ -72,7 +72,7 @@ pub enum Shape {
 }
 
 pub fn command(
-    target: &Target,
+    target: &Target<'_>,
     query: Option<&str>,
     headers: &HeaderMap,
     body: &Bytes,

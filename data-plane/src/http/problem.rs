@@ -23,7 +23,7 @@ pub struct Problem {
     pub index: Option<usize>,
     pub retry_after: Option<Duration>,
     /// Of a 405: what is allowed.
-    pub allow: Option<&'static str>,
+    pub allow: Option<Cow<'static, str>>,
     /// Of a 429: the plan's requests a second.
     pub rate: Option<u32>,
 }
@@ -50,7 +50,8 @@ impl Problem {
         Problem::new(ErrorCode::InvalidRequest, detail)
     }
 
-    pub fn method(allow: &'static str) -> Problem {
+    pub fn method(allow: impl Into<Cow<'static, str>>) -> Problem {
+        let allow = allow.into();
         let detail = format!("here: {allow}");
         Problem { allow: Some(allow), ..Problem::new(ErrorCode::MethodNotAllowed, detail) }
     }
@@ -91,8 +92,8 @@ impl Problem {
         if let Some(seconds) = seconds {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if let Some(allow) = self.allow {
-            headers.insert(ALLOW, HeaderValue::from_static(allow));
+        if let Some(Ok(allow)) = self.allow.as_deref().map(HeaderValue::from_str) {
+            headers.insert(ALLOW, allow);
         }
         if self.code == ErrorCode::Unauthenticated {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -3,6 +3,7 @@
 
 use super::problem::Problem;
 use percent_encoding::percent_decode_str;
+use std::borrow::Cow;
 use types::ErrorCode;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,6 +62,16 @@ macro_rules! routes {
 }
 
 routes! {
+    // What is asked for most stands first: the table is gone through in its order.
+    "POST" "/queues/{queue}/messages" Send Send "Send a message, or a batch as one write";
+    "GET" "/queues/{queue}/messages" Browse Read "Look at messages without taking them";
+    "GET" "/queues/{queue}/messages/{id}" GetMessage Read "Look at one message";
+    "DELETE" "/queues/{queue}/messages/{id}" DeleteMessage Manage "Delete one message";
+    "POST" "/queues/{queue}/receive" Receive Receive "Receive messages under a lease";
+    "POST" "/queues/{queue}/ack" Ack Receive "Done: gone for good";
+    "POST" "/queues/{queue}/nack" Nack Receive "Not now: back to its place, after a delay";
+    "POST" "/queues/{queue}/reject" Reject Receive "Never: to the dead-letter queue";
+    "POST" "/queues/{queue}/extend" Extend Receive "Keep a lease for longer, or shorter";
     "GET" "/openapi.json" OpenApi Public "This document";
     "GET" "/limits" Limits Any "What the account's plan holds, and what is used of it";
     "GET" "/spools" ListSpools Read "The account's spools";
@@ -73,94 +84,80 @@ routes! {
     "GET" "/queues/{queue}" GetQueue Read "A queue: configuration, counts, totals";
     "DELETE" "/queues/{queue}" DeleteQueue Manage "Delete a queue and what is in it";
     "POST" "/queues/{queue}/purge" Purge Manage "Remove every message accepted before";
-    "POST" "/queues/{queue}/messages" Send Send "Send a message, or a batch as one write";
-    "GET" "/queues/{queue}/messages" Browse Read "Look at messages without taking them";
-    "GET" "/queues/{queue}/messages/{id}" GetMessage Read "Look at one message";
-    "DELETE" "/queues/{queue}/messages/{id}" DeleteMessage Manage "Delete one message";
-    "POST" "/queues/{queue}/receive" Receive Receive "Receive messages under a lease";
-    "POST" "/queues/{queue}/ack" Ack Receive "Done: gone for good";
-    "POST" "/queues/{queue}/nack" Nack Receive "Not now: back to its place, after a delay";
-    "POST" "/queues/{queue}/reject" Reject Receive "Never: to the dead-letter queue";
-    "POST" "/queues/{queue}/extend" Extend Receive "Keep a lease for longer, or shorter";
     "GET" "/queues/{queue}/dedup" LookUpKey SendOrRead "What became of a send with a dedup key";
 }
 
 /// Where a request wants to go.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Target {
+pub struct Target<'a> {
     pub op: Op,
     pub scope: Scope,
     /// `default` where the path names none.
-    pub spool: String,
-    pub queue: String,
-    pub id: String,
+    pub spool: Cow<'a, str>,
+    pub queue: Cow<'a, str>,
+    pub id: Cow<'a, str>,
 }
 
 pub const DEFAULT_SPOOL: &str = "default";
 
-pub fn find(method: &str, path: &str) -> Result<Target, Problem> {
+pub fn find<'a>(method: &str, path: &'a str) -> Result<Target<'a>, Problem> {
     let nothing = || Problem::new(ErrorCode::NotFound, "no such path");
-    let rest = path.strip_prefix("/v1/").ok_or_else(nothing)?;
-    let decode = |part: &str| percent_decode_str(part).decode_utf8().map(|text| text.into_owned());
-    let parts: Result<Vec<String>, _> = rest.split('/').map(decode).collect();
-    let mut parts = parts.map_err(|_| Problem::malformed("the path is not UTF-8"))?;
-    let mut spool = DEFAULT_SPOOL.to_owned();
-    if parts.len() > 2 && parts[0] == "spools" {
-        spool = parts.remove(1);
-        parts.remove(0);
-        if parts[0] != "queues" {
-            return Err(nothing());
-        }
-    }
+    let rest = path.strip_prefix("/v1").ok_or_else(nothing)?;
+    let (spool, rest) = match in_spool(rest) {
+        Some((spool, rest)) => (decode(spool)?, rest),
+        None => (Cow::Borrowed(DEFAULT_SPOOL), rest),
+    };
     let mut allowed = Vec::new();
-    for route in ROUTES {
-        let Some(values) = matches(route.path, &parts) else { continue };
+    for route in ROUTES.iter().filter(|route| fits(route.path, rest)) {
         if route.method != method && !(method == "HEAD" && route.method == "GET") {
             allowed.push(route.method);
             continue;
         }
-        let mut target =
-            Target { op: route.op, scope: route.scope, spool, queue: String::new(), id: String::new() };
-        for (name, value) in values {
+        let (op, scope) = (route.op, route.scope);
+        let mut target = Target { op, scope, spool, queue: Cow::Borrowed(""), id: Cow::Borrowed("") };
+        for (name, value) in route.path.split('/').zip(rest.split('/')) {
             match name {
-                "{spool}" => target.spool = value.to_owned(),
-                "{queue}" => target.queue = value.to_owned(),
-                _ => target.id = value.to_owned(),
+                "{spool}" => target.spool = decode(value)?,
+                "{queue}" => target.queue = decode(value)?,
+                "{id}" => target.id = decode(value)?,
+                _ => {}
             }
         }
         return Ok(target);
     }
     match allowed.is_empty() {
         true => Err(nothing()),
-        false => Err(Problem::method(allow(&allowed))),
+        false => Err(Problem::method(allow(allowed))),
     }
 }
 
-fn matches<'a>(pattern: &'static str, parts: &'a [String]) -> Option<Vec<(&'static str, &'a str)>> {
-    let pattern: Vec<&str> = pattern.trim_start_matches('/').split('/').collect();
-    if pattern.len() != parts.len() {
-        return None;
-    }
-    let mut values = Vec::new();
-    for (wanted, part) in pattern.into_iter().zip(parts) {
-        if wanted.starts_with('{') {
-            values.push((wanted, part.as_str()));
-        } else if wanted != part {
-            return None;
-        }
-    }
-    Some(values)
+/// `/spools/{spool}/queues...`: the spool, and the path from `/queues` on.
+fn in_spool(path: &str) -> Option<(&str, &str)> {
+    let below = path.strip_prefix("/spools/")?;
+    let (spool, _) = below.split_once("/queues")?;
+    (!spool.contains('/')).then(|| (spool, &below[spool.len()..]))
 }
 
-fn allow(methods: &[&'static str]) -> &'static str {
-    match methods {
-        ["GET"] => "GET, HEAD",
-        ["POST"] => "POST",
-        ["POST", "GET"] => "GET, HEAD, POST",
-        ["GET", "DELETE"] => "GET, HEAD, DELETE",
-        ["PUT", "PATCH", "GET", "DELETE"] => "GET, HEAD, PUT, PATCH, DELETE",
-        _ => "GET, HEAD, POST, PUT, PATCH, DELETE",
+fn fits(pattern: &str, path: &str) -> bool {
+    let mut parts = path.split('/');
+    let fits = pattern.split('/').all(|wanted| {
+        let part = parts.next();
+        part.is_some_and(|part| part == wanted || (wanted.starts_with('{') && !part.is_empty()))
+    });
+    fits && parts.next().is_none()
+}
+
+fn decode(part: &str) -> Result<Cow<'_, str>, Problem> {
+    percent_decode_str(part).decode_utf8().map_err(|_| Problem::malformed("the path is not UTF-8"))
+}
+
+/// As in the header: a path that can be read can be asked for its head.
+fn allow(mut methods: Vec<&'static str>) -> String {
+    if methods.contains(&"GET") {
+        methods.push("HEAD");
     }
+    methods.sort_unstable();
+    methods.join(", ")
 }
 
 /// OpenAPI 3.1 of the table.
@@ -227,17 +224,29 @@ mod tests {
     #[test]
     fn paths_find_their_operation_and_wrong_methods_are_told_the_right_ones() {
         let target = find("POST", "/v1/queues/a/messages").expect("a route");
-        assert_eq!((target.op, target.spool.as_str(), target.queue.as_str()), (Op::Send, "default", "a"));
+        assert_eq!((target.op, &*target.spool, &*target.queue), (Op::Send, "default", "a"));
         let target = find("GET", "/v1/spools/s/queues/q%2Fx/messages/1-2-3").expect("a route");
-        assert_eq!((target.spool.as_str(), target.queue.as_str(), target.id.as_str()), ("s", "q/x", "1-2-3"));
-        assert_eq!(find("GET", "/v1/spools/s").expect("a route").op, Op::GetSpool);
-        let code = |method, path| find(method, path).expect_err("a refusal").code;
-        assert_eq!(code("POST", "/v1/limits"), ErrorCode::MethodNotAllowed);
-        for path in
-            ["/", "/v1", "/v1/", "/v2/limits", "/v1/queues/a/b/c/d", "/v1/spools/s/limits", "/v1/queues/"]
-        {
-            let refused = find("GET", path);
-            assert!(refused.as_ref().is_err() || path == "/v1/queues/", "{path} {refused:?}");
+        assert_eq!((&*target.spool, &*target.queue, &*target.id), ("s", "q/x", "1-2-3"));
+        assert_eq!(find("HEAD", "/v1/spools/s").expect("a route").op, Op::GetSpool);
+        let refused = find("POST", "/v1/queues/a").expect_err("a wrong method");
+        assert_eq!(refused.code, ErrorCode::MethodNotAllowed);
+        assert_eq!(refused.allow.as_deref(), Some("DELETE, GET, HEAD, PATCH, PUT"));
+        let nowhere = [
+            "/",
+            "/v1",
+            "/v1/",
+            "/v1x/limits",
+            "/v2/limits",
+            "/v1/queues/a/b/c/d",
+            "/v1/spools/s/limits",
+            "/v1/queues/",
+            "/v1/queues//messages",
+            "/v1/spools//queues/",
+            "/v1/spools/s/t/queues/q",
+        ];
+        for path in nowhere {
+            assert_eq!(find("GET", path).expect_err(path).code, ErrorCode::NotFound, "{path}");
         }
+        assert_eq!(find("GET", "/v1/queues/%ff").expect_err("no UTF-8").code, ErrorCode::InvalidRequest);
     }
 }

@@ -34,7 +34,7 @@ enum Security {
 }
 
 /// For clients, until `stop`.
-pub async fn serve(listener: TcpListener, api: Api, stop: CancellationToken) {
+pub async fn serve(listener: TcpListener, api: Arc<Api>, stop: CancellationToken) {
     accept(listener, api, From::Client, Security::Clear, stop).await;
 }
 
@@ -42,7 +42,7 @@ pub async fn serve(listener: TcpListener, api: Api, stop: CancellationToken) {
 pub async fn serve_forwarded(
     listener: TcpListener,
     mut tls: rustls::ServerConfig,
-    api: Api,
+    api: Arc<Api>,
     stop: CancellationToken,
 ) {
     tls.alpn_protocols = vec![b"h2".to_vec()];
@@ -50,7 +50,13 @@ pub async fn serve_forwarded(
     accept(listener, api, From::Node, security, stop).await;
 }
 
-async fn accept(listener: TcpListener, api: Api, from: From, security: Security, stop: CancellationToken) {
+async fn accept(
+    listener: TcpListener,
+    api: Arc<Api>,
+    from: From,
+    security: Security,
+    stop: CancellationToken,
+) {
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let graceful = Arc::new(parking_lot::Mutex::new(Some(GracefulShutdown::new())));
     loop {
@@ -97,7 +103,7 @@ async fn accept(listener: TcpListener, api: Api, from: From, security: Security,
 
 async fn connection<S>(
     stream: S,
-    api: Api,
+    api: Arc<Api>,
     from: From,
     graceful: &parking_lot::Mutex<Option<GracefulShutdown>>,
 ) where

@@ -9,7 +9,6 @@ use spool::config::{ConfigChange, PlanBounds};
 use spool::event::{Assign, Sealed};
 use spool::token::TokenKey;
 use std::sync::OnceLock;
-use std::time::Instant;
 use types::{AccountId, ProcessId, QueueName, WallMs};
 use uuid::Uuid;
 
@@ -127,13 +126,6 @@ impl Node {
         assert!(matches!(reply, Reply::Sent { .. }), "{reply:?}");
     }
 
-    async fn settle(&self, messages: Vec<spool::command::Delivered>) {
-        let leases = messages.into_iter().filter_map(|message| message.lease);
-        let tokens = leases.map(|lease| lease.token).collect();
-        let reply = self.ask(Command::Settle { queue: queue(), settle: Settle::Ack, tokens }).await;
-        assert!(matches!(reply, Reply::Settled { .. }), "{reply:?}");
-    }
-
     /// How many were acknowledged.
     async fn send_until_refused(&self, sender: usize) -> u64 {
         for sent in 0.. {
@@ -246,102 +238,4 @@ async fn a_node_that_ends_confirms_or_refuses_and_loses_nothing() {
     let Reply::Queue { info } = node.ask(Command::GetQueue { queue: queue() }).await else { panic!() };
     assert_eq!(info.available, 1 + sent.into_iter().sum::<u64>());
     node.stop();
-}
-
-/// How fast, on this machine: `cargo test ... engine_speed -- --ignored --nocapture`.
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "a measurement"]
-async fn engine_speed() {
-    let dir = tempfile::tempdir_in(".").expect("a directory");
-    let node = Arc::new(Node::start(dir.path()));
-    node.create().await;
-    node.lead(1).await;
-    node.put_queue().await;
-    for producers in [1, 16, 64, 256] {
-        let (begun, cpu) = (Instant::now(), cpu_time());
-        let until = begun + Duration::from_secs(4);
-        let tasks = (0..producers).map(|_| {
-            let node = node.clone();
-            tokio::spawn(async move {
-                let mut sent = 0u64;
-                while Instant::now() < until {
-                    node.send(vec![7; 1024]).await;
-                    sent += 1;
-                }
-                sent
-            })
-        });
-        let sent: u64 =
-            futures::future::join_all(tasks).await.into_iter().map(|sent| sent.expect("sent")).sum();
-        let (took, cpu) = (begun.elapsed().as_secs_f64(), cpu_time() - cpu);
-        let (rate, each) = (sent as f64 / took, cpu.as_secs_f64() * 1e6 / sent as f64);
-        println!("{producers} producers: {rate:.0} messages/s, {each:.1} us of CPU each");
-    }
-}
-
-/// How much memory a million messages of 1 KiB take while they wait and after they were settled, and how long a
-/// restart takes.
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "a measurement"]
-async fn a_million_messages() {
-    let dir = tempfile::tempdir_in(".").expect("a directory");
-    let node = Arc::new(Node::start(dir.path()));
-    node.create().await;
-    node.lead(1).await;
-    node.put_queue().await;
-    let begun = Instant::now();
-    let tasks = (0..8).map(|_| {
-        let node = node.clone();
-        tokio::spawn(async move {
-            for _ in 0..1_250 {
-                let message = NewMessage { payload: vec![7; 1024].into(), ..NewMessage::default() };
-                let reply = node.ask(Command::Send { queue: queue(), messages: vec![message; 100] }).await;
-                assert!(matches!(reply, Reply::Sent { .. }), "{reply:?}");
-            }
-        })
-    });
-    futures::future::join_all(tasks).await;
-    println!("sent in {:?}, resident {} MB", begun.elapsed(), resident_mb());
-    node.spools.stop();
-    drop(node);
-    let begun = Instant::now();
-    let node = Arc::new(Node::start(dir.path()));
-    node.lead(2).await;
-    let first = node.receive(Duration::ZERO).await;
-    println!(
-        "restarted and received {} in {:?}, resident {} MB",
-        first.len(),
-        begun.elapsed(),
-        resident_mb()
-    );
-    node.settle(first).await;
-    let begun = Instant::now();
-    let tasks = (0..8).map(|_| {
-        let node = node.clone();
-        tokio::spawn(async move {
-            loop {
-                let messages = node.receive(Duration::ZERO).await;
-                if messages.is_empty() {
-                    return;
-                }
-                node.settle(messages).await;
-            }
-        })
-    });
-    futures::future::join_all(tasks).await;
-    println!("received and settled in {:?}, resident {} MB", begun.elapsed(), resident_mb());
-    let begun = Instant::now();
-    assert!(node.receive(Duration::ZERO).await.is_empty());
-    println!("a receive afterwards takes {:?}", begun.elapsed());
-}
-
-fn resident_mb() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
-    line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number") / 1024
-}
-
-fn cpu_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
