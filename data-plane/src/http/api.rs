@@ -11,7 +11,7 @@ use crate::membership::Routing;
 use crate::spools::{Answer, Route, Spools};
 use bytes::Bytes;
 use futures::StreamExt;
-use http::header::{AUTHORIZATION, CONTENT_ENCODING};
+use http::header::{AUTHORIZATION, CONTENT_ENCODING, EXPECT};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
@@ -25,6 +25,9 @@ use types::{ErrorCode, limits};
 
 /// A body that is not there by then is given up.
 const BODY_WAIT: Duration = Duration::from_secs(30);
+/// Of the body of a request that was refused before it was read.
+const DISCARD_BYTES_MAX: usize = 4 * limits::REQUEST_BYTES_MAX;
+const DISCARD_WAIT: Duration = Duration::from_secs(5);
 const STATUS_WAIT: Duration = Duration::from_secs(2);
 /// Spools of one list that are asked at once.
 const STATUSES_AT_ONCE: usize = 16;
@@ -58,7 +61,12 @@ impl Api {
     pub async fn answer(self: Arc<Api>, from: From, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let request_id = request_id(request.headers());
         let head = request.method() == http::Method::HEAD;
-        let answered = self.handle(from, request).await;
+        let (parts, mut body) = request.into_parts();
+        let waits = parts.version <= http::Version::HTTP_11 && !parts.headers.contains_key(EXPECT);
+        let answered = self.handle(from, parts, &mut body).await;
+        if answered.is_err() && waits && !http_body::Body::is_end_stream(&body) {
+            tokio::spawn(discard(body));
+        }
         let mut response = match answered {
             Ok(response) => response,
             Err(problem) => {
@@ -77,8 +85,12 @@ impl Api {
         response.map(Full::new)
     }
 
-    async fn handle(&self, from: From, request: Request<Incoming>) -> Result<Response<Bytes>, Problem> {
-        let (parts, body) = request.into_parts();
+    async fn handle(
+        &self,
+        from: From,
+        parts: http::request::Parts,
+        body: &mut Incoming,
+    ) -> Result<Response<Bytes>, Problem> {
         let size: usize =
             parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
         if size > HEADER_BYTES_MAX {
@@ -88,6 +100,7 @@ impl Api {
         let uri = parts.uri.clone();
         let target = routes::find(parts.method.as_str(), uri.path())?;
         if target.scope == Scope::Public {
+            parse::Query::read(uri.query())?.end()?;
             return Ok(respond::json(StatusCode::OK, &routes::openapi()));
         }
         let caller = self.caller(&parts.headers).await?;
@@ -331,10 +344,25 @@ fn request_id(headers: &HeaderMap) -> String {
     }
 }
 
-async fn read_body(body: Incoming, max: usize) -> Result<Bytes, Problem> {
+/// Of a client that sends its whole body before it looks for an answer: it would find the connection broken instead.
+async fn discard(mut body: Incoming) {
+    let mut left = DISCARD_BYTES_MAX as u64;
+    let reading = async {
+        while http_body::Body::size_hint(&body).lower() <= left
+            && let Some(Ok(frame)) = body.frame().await
+        {
+            let Some(rest) = left.checked_sub(frame.data_ref().map_or(0, Bytes::len) as u64) else { return };
+            left = rest;
+        }
+    };
+    // Whoever is slower than that is not waited for.
+    let _ = tokio::time::timeout(DISCARD_WAIT, reading).await;
+}
+
+async fn read_body(body: &mut Incoming, max: usize) -> Result<Bytes, Problem> {
     let too_large =
         || Problem::new(ErrorCode::PayloadTooLarge, format!("the plan holds requests of {max} bytes"));
-    let size = http_body::Body::size_hint(&body);
+    let size = http_body::Body::size_hint(body);
     if size.lower() > max as u64 {
         return Err(too_large());
     }

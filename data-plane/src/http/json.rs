@@ -2,7 +2,9 @@
 //! compared by value (`5.0` is 5), and what is wrong names its field. `null` is a field left out.
 
 use super::problem::Problem;
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use serde::de::{
+    Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor,
+};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
@@ -120,6 +122,59 @@ pub fn seconds(field: &'static str, text: &str, min: Duration, max: Duration) ->
         Problem::invalid(field, format!("must be a number of seconds from {min} to {max}"))
     };
     fits.map(|number| Duration::from_millis((number * 1000.0).round() as u64)).ok_or_else(wrong)
+}
+
+/// 1 to `max` of them; not one more is read. Which one is none, is said.
+pub fn list<'a, T: Deserialize<'a>>(
+    field: &'static str,
+    value: &'a RawValue,
+    max: usize,
+    what: &str,
+) -> Result<Vec<T>, Problem> {
+    let mut items = Vec::new();
+    let list = Items { items: &mut items, max };
+    let read = list.deserialize(&mut serde_json::Deserializer::from_str(value.get()));
+    match read {
+        Ok(()) if !items.is_empty() => Ok(items),
+        Err(_) if !value.get().starts_with('[') => {
+            Err(Problem::invalid(field, format!("must be a list of {what}")))
+        }
+        Err(error) if items.len() < max => {
+            Err(Problem::invalid(field, format!("must be a list of {what}: {error}")).at(items.len()))
+        }
+        _ => Err(Problem::invalid(field, format!("must be a list of 1 to {max} {what}"))),
+    }
+}
+
+struct Items<'v, T> {
+    items: &'v mut Vec<T>,
+    max: usize,
+}
+
+impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for Items<'_, T> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Items<'_, T> {
+    type Value = ();
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+    fn visit_seq<S: SeqAccess<'de>>(self, mut seq: S) -> Result<(), S::Error> {
+        while self.items.len() < self.max {
+            match seq.next_element()? {
+                Some(item) => self.items.push(item),
+                None => return Ok(()),
+            }
+        }
+        match seq.next_element::<IgnoredAny>()? {
+            Some(_) => Err(S::Error::custom("too many")),
+            None => Ok(()),
+        }
+    }
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {

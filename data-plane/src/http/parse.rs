@@ -17,6 +17,9 @@ use std::borrow::Cow;
 use std::time::Duration;
 use types::{ErrorCode, QueueName, WallMs, limits};
 
+/// More than any request of the contract has.
+const PARAMETERS_MAX: usize = 32;
+
 /// The query, each parameter once.
 pub struct Query(Vec<(String, String)>);
 
@@ -28,11 +31,15 @@ impl Query {
             let decode = |text: &str| {
                 let spaced = text.replace('+', " ");
                 let decoded = percent_encoding::percent_decode_str(&spaced).decode_utf8();
-                decoded.map(Cow::into_owned).map_err(|_| Problem::malformed("the query is not UTF-8"))
+                decoded.map(Cow::into_owned)
             };
-            let (name, value) = (decode(name)?, decode(value)?);
+            let name = decode(name).map_err(|_| Problem::malformed("the query is not UTF-8"))?;
+            let Ok(value) = decode(value) else { return Err(Problem::invalid(name, "not UTF-8")) };
             if parameters.iter().any(|(earlier, _)| *earlier == name) {
                 return Err(Problem::invalid(name, "named twice"));
+            }
+            if parameters.len() == PARAMETERS_MAX {
+                return Err(Problem::malformed("too many query parameters"));
             }
             parameters.push((name, value));
         }
@@ -230,11 +237,7 @@ fn send(queue: QueueName, query: &mut Query, headers: &HeaderMap, body: &Bytes) 
         let detail = "of a single send only: give each message of a batch its dedupKey";
         return Err(Problem::invalid("Idempotency-Key", detail));
     }
-    let items: Vec<Object<'_>> = serde_json::from_str(batch.get())
-        .map_err(|error| Problem::invalid("messages", format!("must be a list of objects: {error}")))?;
-    if items.is_empty() || items.len() > limits::BATCH_MAX {
-        return Err(Problem::invalid("messages", format!("1 to {} messages", limits::BATCH_MAX)));
-    }
+    let items: Vec<Object<'_>> = json::list("messages", batch, limits::BATCH_MAX, "objects")?;
     let mut messages = Vec::with_capacity(items.len());
     for (index, item) in items.into_iter().enumerate() {
         let item = item.refuse_duplicates().map_err(|problem| problem.at(index))?;
@@ -376,10 +379,24 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<Bytes>, Problem> {
         None => text.to_owned(),
         Some(rest) => {
             let wrong = || Problem::invalid("Idempotency-Key", "not a quoted string");
-            rest.strip_suffix('"').ok_or_else(wrong)?.replace("\\\"", "\"").replace("\\\\", "\\")
+            rest.strip_suffix('"').and_then(unescaped).ok_or_else(wrong)?
         }
     };
     dedup_key("Idempotency-Key", &bare).map(Some)
+}
+
+/// What stands between the quotes of a structured-field string.
+fn unescaped(quoted: &str) -> Option<String> {
+    let mut text = String::with_capacity(quoted.len());
+    let mut characters = quoted.chars();
+    while let Some(character) = characters.next() {
+        text.push(match character {
+            '"' => return None,
+            '\\' => characters.next().filter(|escaped| matches!(escaped, '"' | '\\'))?,
+            other => other,
+        });
+    }
+    Some(text)
 }
 
 fn attributes(value: &RawValue) -> Result<Vec<(String, String)>, Problem> {
@@ -445,11 +462,7 @@ fn settle(op: Op, queue: QueueName, headers: &HeaderMap, body: &Bytes) -> Result
             Ok(Parsed { command: Command::Settle { queue, settle, tokens }, shape: Shape::Single })
         }
         (None, Some(list)) => {
-            let wrong = |_| Problem::invalid("tokens", "must be a list of strings");
-            let texts: Vec<String> = serde_json::from_str(list.get()).map_err(wrong)?;
-            if texts.is_empty() || texts.len() > limits::BATCH_MAX {
-                return Err(Problem::invalid("tokens", format!("1 to {} tokens", limits::BATCH_MAX)));
-            }
+            let texts: Vec<String> = json::list("tokens", list, limits::BATCH_MAX, "strings")?;
             let (mut tokens, mut known) = (Vec::with_capacity(texts.len()), Vec::with_capacity(texts.len()));
             for text in texts {
                 match read_token(&text) {
@@ -584,8 +597,10 @@ fn or_default<'a, T>(
 /// A body that would change one of a spool's two numbers.
 pub fn changes_numbers(headers: &HeaderMap, body: &Bytes, numbers: (u32, u32)) -> Result<bool, Problem> {
     let mut object = object(headers, body)?;
-    let mut differs =
-        |field, now: u32| object.take_raw(field).is_some_and(|value| value.get() != now.to_string());
+    let mut differs = |field, now: u32| {
+        let number = |value: &RawValue| serde_json::from_str::<f64>(value.get()).ok();
+        object.take_raw(field).is_some_and(|value| number(value) != Some(f64::from(now)))
+    };
     let (replicas, sync) = (differs("numReplicas", numbers.0), differs("numSync", numbers.1));
     Ok(replicas || sync)
 }

@@ -10,6 +10,9 @@ use std::time::Duration;
 use types::ErrorCode;
 
 const RETRY_AFTER_UNAVAILABLE: Duration = Duration::from_secs(1);
+/// What a caller wrote is repeated up to here.
+const FIELD_BYTES_MAX: usize = 128;
+const DETAIL_BYTES_MAX: usize = 1024;
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
@@ -72,10 +75,10 @@ impl Problem {
             r#type: format!("urn:capstan:problem:{}", self.code.as_str()),
             title: self.code.title(),
             status: self.code.http_status(),
-            detail: &self.detail,
+            detail: short(&self.detail, DETAIL_BYTES_MAX),
             code: self.code.as_str(),
             request_id,
-            field: self.field.as_deref(),
+            field: self.field.as_deref().map(|field| short(field, FIELD_BYTES_MAX)),
             index: self.index,
         };
         let text = serde_json::to_vec(&body).expect("a struct of text and numbers has a JSON form");
@@ -120,17 +123,24 @@ impl From<Failure> for Problem {
     }
 }
 
+fn short(text: &str, max: usize) -> Cow<'_, str> {
+    match text.len() <= max {
+        true => Cow::Borrowed(text),
+        false => Cow::Owned(format!("{}...", &text[..text.floor_char_boundary(max)])),
+    }
+}
+
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Body<'a> {
     r#type: String,
     title: &'static str,
     status: u16,
-    detail: &'a str,
+    detail: Cow<'a, str>,
     code: &'static str,
     request_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    field: Option<&'a str>,
+    field: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<usize>,
 }

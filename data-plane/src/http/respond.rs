@@ -63,6 +63,10 @@ pub fn reply(
     reply: Reply,
 ) -> Result<Response<Bytes>, Problem> {
     let mut response = match reply {
+        // Of a single send there is no index.
+        Reply::Failed(failure) if shape == Shape::Single => {
+            return Err(Problem { index: None, ..Problem::from(failure) });
+        }
         Reply::Failed(failure) => return Err(Problem::from(failure)),
         Reply::Sent { messages, written } => {
             let stored = messages.iter().any(|sent| !sent.duplicate);

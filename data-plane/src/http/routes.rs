@@ -104,7 +104,7 @@ pub fn find<'a>(method: &str, path: &'a str) -> Result<Target<'a>, Problem> {
     let nothing = || Problem::new(ErrorCode::NotFound, "no such path");
     let rest = path.strip_prefix("/v1").ok_or_else(nothing)?;
     let (spool, rest) = match in_spool(rest) {
-        Some((spool, rest)) => (decode(spool)?, rest),
+        Some((spool, rest)) => (decode("spool", spool)?, rest),
         None => (Cow::Borrowed(DEFAULT_SPOOL), rest),
     };
     let mut allowed = Vec::new();
@@ -117,9 +117,9 @@ pub fn find<'a>(method: &str, path: &'a str) -> Result<Target<'a>, Problem> {
         let mut target = Target { op, scope, spool, queue: Cow::Borrowed(""), id: Cow::Borrowed("") };
         for (name, value) in route.path.split('/').zip(rest.split('/')) {
             match name {
-                "{spool}" => target.spool = decode(value)?,
-                "{queue}" => target.queue = decode(value)?,
-                "{id}" => target.id = decode(value)?,
+                "{spool}" => target.spool = decode("spool", value)?,
+                "{queue}" => target.queue = decode("queue", value)?,
+                "{id}" => target.id = decode("id", value)?,
                 _ => {}
             }
         }
@@ -147,8 +147,8 @@ fn fits(pattern: &str, path: &str) -> bool {
     fits && parts.next().is_none()
 }
 
-fn decode(part: &str) -> Result<Cow<'_, str>, Problem> {
-    percent_decode_str(part).decode_utf8().map_err(|_| Problem::malformed("the path is not UTF-8"))
+fn decode<'a>(name: &'static str, part: &'a str) -> Result<Cow<'a, str>, Problem> {
+    percent_decode_str(part).decode_utf8().map_err(|_| Problem::invalid(name, "not UTF-8"))
 }
 
 /// As in the header: a path that can be read can be asked for its head.

@@ -110,12 +110,7 @@ async fn connection<S>(
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_WAIT)
-        .max_buf_size(HEADER_BUFFER)
-        .pipeline_flush(true);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_WAIT).max_buf_size(HEADER_BUFFER);
     builder
         .http2()
         .timer(TokioTimer::new())

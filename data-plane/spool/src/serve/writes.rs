@@ -727,6 +727,16 @@ fn plan_put(
         }
         _ => change.apply(current),
     };
+    // Longer ones belong to dead-letter queues, which nobody creates by hand.
+    let too_long =
+        |name: &QueueName| name.as_str().len() > limits::NAME_LEN_MAX && state.named(name).is_none();
+    let other = change.dead_letter_queue.as_ref().and_then(Option::as_ref);
+    for (name, field) in [(Some(name), "queue"), (other, "deadLetterQueue")] {
+        if name.is_some_and(too_long) {
+            let detail = format!("a queue's name has {} characters at most", limits::NAME_LEN_MAX);
+            return Err(Failure::new(ErrorCode::InvalidRequest, detail).field(field));
+        }
+    }
     if current.is_none() && state.names().len() >= change.plan.queues_max as usize {
         let detail = format!("the plan holds {} queues in a spool", change.plan.queues_max);
         return Err(Failure::new(ErrorCode::LimitExceeded, detail));
