@@ -132,6 +132,12 @@ impl Serve {
                 self.leases.forget_count(*msg);
                 self.chores.left(*msg);
             }
+            Body::QueuePut { name, .. } => {
+                // It may have been paused until now.
+                if let Some(no) = state.queue_no(name) {
+                    self.polls.stir(no);
+                }
+            }
             _ => {}
         }
         for change in changes {
