@@ -76,7 +76,10 @@ impl Api {
                 problem.response(&request_id)
             }
         };
-        if let Ok(value) = HeaderValue::try_from(request_id) {
+        // The primary's, if the request was passed on: a refusal names it in its body, too.
+        if !response.headers().contains_key(&REQUEST_ID)
+            && let Ok(value) = HeaderValue::try_from(request_id)
+        {
             response.headers_mut().insert(REQUEST_ID, value);
         }
         if head {
