@@ -345,21 +345,19 @@ impl SpoolCopy {
     }
 
     fn answer_seals(&mut self, out: &mut Effects) {
-        if self.durable_seal < self.meta.sealed {
+        let sealed = self.meta.sealed;
+        // A primary of this epoch was there before the seal was on disk.
+        let taken_up = self.following.as_ref().is_some_and(|following| following.epoch == sealed);
+        // What was appended under lower epochs is durable with the seal; what this copy appended as primary of this
+        // epoch, before it gave up the role, may not be. I11
+        if self.durable_seal < sealed || (!taken_up && self.log.durable_end() < self.log.end()) {
             return;
         }
-        let sealed = self.meta.sealed;
         for (epoch, id) in std::mem::take(&mut self.sealing) {
-            if epoch < sealed {
+            if epoch < sealed || taken_up {
                 out.calls.push((id, CallReply::StaleEpoch { sealed }));
                 continue;
             }
-            // Everything of lower epochs that was appended before the seal is durable with it. I11
-            assert_eq!(
-                self.log.durable_end(),
-                self.log.end(),
-                "the position is read after the log is synced"
-            );
             out.calls.push((
                 id,
                 CallReply::Sealed(Sealed {

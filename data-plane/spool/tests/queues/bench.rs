@@ -190,6 +190,16 @@ impl Bench {
         self.called.take().expect("an answer at once")
     }
 
+    /// Asks once more for the seal of the epoch that it has.
+    pub fn seal_again(&mut self) {
+        let epoch = self.copy.sealed();
+        self.step(Event::Call { id: CallId(1), call: Call::Seal { epoch } });
+    }
+
+    pub fn called(&mut self) -> Option<CallReply> {
+        self.called.take()
+    }
+
     /// The process ends, another one begins on the same disk and is elected.
     pub fn restart(&mut self) {
         self.boot_no += 1;

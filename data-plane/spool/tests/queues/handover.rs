@@ -2,7 +2,7 @@
 
 use crate::bench::{Bench, name, payloads, refused, secs, text, token};
 use spool::command::{Command, Reply, Settle};
-use spool::event::Event;
+use spool::event::{CallReply, Event};
 use types::ErrorCode;
 
 #[test]
@@ -100,4 +100,16 @@ fn a_settle_of_an_old_lease_changes_nothing_after_a_restart() {
         assert_eq!(bench.settle_one("q", settle, token(&old)), Some(ErrorCode::StaleToken));
     }
     assert_eq!(payloads(&bench.receive("q", 10)), ["a"]);
+}
+
+#[test]
+fn a_seal_asked_again_waits_for_what_the_reign_left_unsynced() {
+    let mut bench = Bench::with_queue("q", |_| {});
+    bench.disk_is_slow = true;
+    bench.start(Command::Send { queue: name("q"), messages: vec![text("a")] });
+    bench.step(Event::GiveUpRole);
+    bench.seal_again();
+    assert_eq!(bench.called(), None, "the position that it would tell is not synced"); // I11
+    bench.sync();
+    assert!(matches!(bench.called(), Some(CallReply::Sealed(_))));
 }
