@@ -126,7 +126,7 @@ impl Clients {
 
     fn token(&self, which: u16) -> Option<(usize, Token, &'static str)> {
         // Mostly one of the last.
-        let recent = self.received.len().min(if which % 4 == 0 { 1_000 } else { 6 });
+        let recent = self.received.len().min(if which.is_multiple_of(4) { 1_000 } else { 6 });
         let at = usize::from(which).checked_rem(recent)?;
         self.received.get(self.received.len() - 1 - at).copied()
     }

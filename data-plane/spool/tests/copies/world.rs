@@ -70,7 +70,7 @@ impl World {
         let node = |pick: u8| usize::from(pick) % self.nodes.len();
         match *event {
             Event::Ask { to, ref ask } => {
-                let to = if to % 8 == 0 { node(to / 8) } else { self.elected() };
+                let to = if to.is_multiple_of(8) { node(to / 8) } else { self.elected() };
                 if let Some(command) = self.clients.command(ask) {
                     self.request(to, command);
                 }

@@ -78,7 +78,8 @@ fn preconditions_look_at_the_configuration_alone() {
 #[test]
 fn a_configuration_that_contradicts_itself_is_refused_by_its_field() {
     let mut bench = Bench::new();
-    let wrong: [(&str, fn(&mut ConfigChange)); 3] = [
+    type Change = fn(&mut ConfigChange);
+    let wrong: [(&str, Change); 3] = [
         ("deadLetterQueue", |change| change.dead_letter_queue = Some(Some(name("q")))),
         ("delaySeconds", |change| {
             change.delay = Some(secs(61));
