@@ -44,6 +44,11 @@ pub enum Event {
     Start(u8),
     /// A connection breaks, with all that was on it.
     Break(u8, u8),
+    /// Nothing reaches the elected primary and nothing leaves it, for so many flows; then a client asks it.
+    CutOff {
+        rounds: u8,
+        ask: Ask,
+    },
     Suspect,
     Move(u8),
     NewController,
@@ -96,6 +101,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => any::<u8>().prop_map(Event::Kill),
         5 => any::<u8>().prop_map(Event::Start),
         1 => any::<(u8, u8)>().prop_map(|(a, b)| Event::Break(a, b)),
+        1 => (1..70_u8, ask()).prop_map(|(rounds, ask)| Event::CutOff { rounds, ask }),
         1 => Just(Event::Suspect),
         2 => any::<u8>().prop_map(Event::Move),
         1 => Just(Event::NewController),

@@ -27,6 +27,7 @@ pub struct World {
     letters: Vec<Letter>,
     /// Stuck, for as long as it pleases.
     held: Vec<Letter>,
+    cut_off: Option<usize>,
     controller_turn: u64,
 }
 
@@ -42,6 +43,19 @@ enum Letter {
     Txn { from: usize, process: types::ProcessId, txn: Txn },
 }
 
+impl Letter {
+    /// It comes from this node, or goes there.
+    fn is_of(&self, at: usize) -> bool {
+        match self {
+            Letter::Peer { from, to, .. } | Letter::Beat { from, to, .. } => *from == at || *to == at,
+            Letter::BeatReply { from, to, .. } => *from == at || *to == at,
+            Letter::Call { to, .. } => *to == at,
+            Letter::Txn { from, .. } => *from == at,
+            Letter::Answer { .. } | Letter::ToController(_) | Letter::Read => false,
+        }
+    }
+}
+
 impl World {
     /// With a primary in office, and its queues.
     pub fn new(n: u8, k: u8) -> World {
@@ -53,6 +67,7 @@ impl World {
             facts: Facts::new(usize::from(n)),
             letters: Vec::new(),
             held: Vec::new(),
+            cut_off: None,
             controller_turn: 0,
         };
         for at in 0..world.nodes.len() {
@@ -131,6 +146,18 @@ impl World {
                 self.start(down.unwrap_or(node(pick)));
             }
             Event::Break(a, b) => self.break_connection(node(a), node(b)),
+            Event::CutOff { rounds, ref ask } => {
+                let at = self.elected();
+                self.cut_off = Some(at);
+                for _ in 0..rounds {
+                    self.feed(Input::Suspected { refused: false });
+                    self.flow(1);
+                }
+                if let Some(command) = self.clients.command(ask) {
+                    self.request(at, command);
+                }
+                self.cut_off = None;
+            }
             Event::Suspect => self.feed(Input::Suspected { refused: false }),
             Event::Move(pick) => self.feed(Input::Move { target: Some(member(node(pick)).node) }),
             Event::NewController => {
@@ -264,6 +291,9 @@ impl World {
     }
 
     fn deliver(&mut self, letter: Letter) {
+        if self.cut_off.is_some_and(|at| letter.is_of(at)) {
+            return;
+        }
         match letter {
             Letter::Peer { from, to, message } => {
                 if let PeerMessage::Release { epoch } = &message {
