@@ -216,6 +216,18 @@ pub enum Reply {
     Failed(Failure),
 }
 
+impl Reply {
+    /// Of the leases that it hands out.
+    pub fn tokens(&self) -> Vec<Token> {
+        match self {
+            Reply::Received { messages } => {
+                messages.iter().filter_map(|message| Some(message.lease.as_ref()?.token)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
     pub id: MessageId,

@@ -25,6 +25,8 @@ pub struct Facts {
     entries: BTreeMap<Position, Fact>,
     /// By seq, what was committed there by anybody. Grows only.
     pub committed: BTreeMap<u64, Epoch>,
+    /// Exclusive end of what was committed when an epoch was assigned.
+    committed_then: BTreeMap<Epoch, u64>,
     digests: BTreeMap<Seq, u64>,
     pub copies: Vec<CopyFacts>,
     pub seen: Seen,
@@ -59,6 +61,12 @@ pub struct Seen {
 impl Facts {
     pub fn new(n: usize) -> Facts {
         Facts { copies: (0..n).map(|_| CopyFacts::default()).collect(), ..Facts::default() }
+    }
+
+    /// The highest epoch assigned by now.
+    pub fn on_assigned(&mut self, epoch: Epoch) {
+        let end = self.committed.keys().next_back().map_or(1, |last| last + 1);
+        self.committed_then.entry(epoch).or_insert(end);
     }
 
     /// A process began on what the disk has.
@@ -193,7 +201,9 @@ impl Facts {
                 }
                 Note::BecamePrimary { epoch, .. } => {
                     self.seen.takeovers += 1;
-                    for (seq, of) in &self.committed {
+                    // An assignment may arrive when later epochs have committed more.
+                    let then = self.committed_then.get(epoch).copied().unwrap_or_default();
+                    for (seq, of) in self.committed.range(..then) {
                         let has = self.copies[at].log.get(seq);
                         assert_eq!(has, Some(of), "I9: node-{at}, primary of {epoch}, lost {seq} of {of}");
                     }

@@ -349,7 +349,9 @@ impl World {
     }
 
     fn feed(&mut self, input: Input) {
-        for errand in self.control.feed(self.now, input) {
+        let errands = self.control.feed(self.now, input);
+        self.facts.on_assigned(self.control.assigned_epoch());
+        for errand in errands {
             self.letters.push(match errand {
                 Errand::Call { number, to, call } => Letter::Call { number, to: index(&to), call },
                 Errand::Input(input) => Letter::ToController(input),
