@@ -166,6 +166,11 @@ pub async fn run(site: &Site, seed: u64, rounds: u64) {
     let there = sum(counts, ["available", "leased", "delayed", "settling"]);
     let gone = totals["acked"].as_u64().expect("a count") + totals["expired"].as_u64().expect("a count");
     assert_eq!(there + gone, counted, "{queue}");
+    // What follows a good request does not take its answer away.
+    let followed = [&good[0][..], b"POST /v1/que"].concat();
+    let answers = converse(&site.address, &followed, Then::SaysEndAfter(SILENCE)).await.expect("an answer");
+    assert_eq!(answers.first().map(stored), Some(1));
+    let counted = counted + 1;
     site.api.send(TARGET, OURS).await.expect("a good send");
     let after = site.api.queue(TARGET).await.expect("it serves");
     assert_eq!(after["totals"]["sent"].as_u64(), Some(counted + 1));

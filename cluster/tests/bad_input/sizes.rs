@@ -190,6 +190,14 @@ pub async fn broken(site: &Site) {
             assert!(refused.is_ok() || by_server, "{shown}: {}", answer.text());
         }
     }
+    for key in [site.key.as_str(), "none"] {
+        let send = Request::new("POST", format!("/v1/queues/{QUEUE}/messages"));
+        let send = send.header("Authorization", format!("Bearer {key}")).body(vec![b'x'; 4 * REQUEST_BYTES]);
+        let answers =
+            converse(&site.address, &send.bytes(), Then::Insists).await.expect("all of it is taken");
+        let status = if key == "none" { 401 } else { 413 };
+        assert_eq!(answers.iter().map(|answer| answer.status).collect::<Vec<_>>(), [status]);
+    }
     site.is_as(&before).await.expect("as before");
     eprintln!("broken requests: {count}");
 }

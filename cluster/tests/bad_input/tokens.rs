@@ -55,24 +55,10 @@ pub async fn lists(site: &Site) {
     let before = site.seen().await.expect("a look");
     let tampered = format!("{}{}", &site.token[..90], "0".repeat(site.token.len() - 90));
     for how in ["ack", "nack", "reject"] {
-        let lists: [(&str, Vec<(&str, u64, &str)>); 2] = [
-            (
-                QUEUE,
-                vec![
-                    ("x", 400, "invalid_token"),
-                    (&tampered, 400, "invalid_token"),
-                    (&site.foreign_token, 400, "invalid_token"),
-                ],
-            ),
-            (
-                ASIDE,
-                vec![
-                    ("", 400, "invalid_token"),
-                    (&site.token, 410, "stale_token"),
-                    (&site.token, 410, "stale_token"),
-                ],
-            ),
-        ];
+        let bad = |token| (token, 400, "invalid_token");
+        let stale = (site.token.as_str(), 410, "stale_token");
+        let lists =
+            [(QUEUE, [bad("x"), bad(&tampered), bad(&site.foreign_token)]), (ASIDE, [bad(""), stale, stale])];
         for (queue, tokens) in lists {
             let body = json!({ "tokens": tokens.iter().map(|(token, ..)| token).collect::<Vec<_>>() });
             let request = Request::new("POST", format!("/v1/queues/{queue}/{how}")).json(body.to_string());

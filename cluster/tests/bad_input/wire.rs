@@ -95,6 +95,8 @@ pub enum Then {
     SaysEndAfter(Duration),
     /// It is gone.
     Leaves,
+    /// It waits for the answer, and is lost if it cannot say everything first.
+    Insists,
 }
 
 /// Every answer that came on one connection, until it ended.
@@ -102,6 +104,9 @@ pub async fn converse(address: &str, bytes: &[u8], then: Then) -> anyhow::Result
     let mut stream = TcpStream::connect(address).await.context("connecting")?;
     // The server may refuse before it has read everything: its answer is what counts.
     let written = stream.write_all(bytes).await;
+    if then == Then::Insists {
+        written.as_ref().map_err(|error| anyhow::anyhow!("sending it: {error}"))?;
+    }
     if then == Then::Leaves {
         return Ok(Vec::new());
     }
@@ -113,7 +118,7 @@ pub async fn converse(address: &str, bytes: &[u8], then: Then) -> anyhow::Result
             }
         }
     }
-    if then != Then::Waits {
+    if !matches!(then, Then::Waits | Then::Insists) {
         // A connection that the server has ended already cannot be ended again.
         let _ = stream.shutdown().await;
     }
