@@ -46,6 +46,7 @@ pub fn read_probe(reply: pb::ProbeReply) -> ProbeAnswer {
             copy: CopyId::from_slice(&reply.copy_id)?,
             sealed: Epoch(reply.sealed),
             serving: reply.serving.map(Epoch),
+            leading: reply.leading.map(Epoch),
             heard: reply.heard_ms_ago.map(Duration::from_millis),
             primary_refused: reply.primary_refused,
             position: read_position(reply.position)?,

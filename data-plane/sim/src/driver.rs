@@ -78,9 +78,9 @@ impl World {
             return;
         }
         let Some(primary) = copy.primary_member() else { return };
-        let heard =
-            spool::promise::Pairs::beat_heard(&process.pairs, &primary.node).unwrap_or(process.started);
-        if node.clock.mono(self.now).since(heard) >= self.config.suspect {
+        let now = node.clock.mono(self.now);
+        let silent = spool::promise::Pairs::silent(&process.pairs, &primary.node, now);
+        if silent.unwrap_or(now.since(process.started)) >= self.config.suspect {
             self.report_suspicion(at, false);
         }
     }

@@ -3,6 +3,7 @@
 use spool::promise::{Beat, BeatReply, Counted, Follows, Pairs};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use types::time::Now;
 use types::{Epoch, Moment, NodeName, ProcessId, SpoolId, WallMs};
 
@@ -84,8 +85,11 @@ impl Pairs for PairTable {
     fn wall_clock(&self, node: &NodeName) -> Option<(Moment, WallMs)> {
         self.with(node, |pair| pair.counted.wall_clock())?
     }
-    fn beat_heard(&self, node: &NodeName) -> Option<Moment> {
-        self.with(node, |pair| pair.follows.received_healthy())?
+    fn silent(&self, node: &NodeName, now: Moment) -> Option<Duration> {
+        self.with(node, |pair| pair.follows.received_healthy())?.map(|at| now.since(at))
+    }
+    fn is_healthy(&self) -> bool {
+        true
     }
     fn refused(&self, node: &NodeName) -> bool {
         self.with(node, |pair| pair.refused).unwrap_or(false)

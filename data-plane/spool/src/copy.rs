@@ -260,8 +260,9 @@ impl SpoolCopy {
         Probed {
             copy: self.id.copy,
             sealed: self.meta.sealed,
-            serving: self.serving_epoch(ctx),
-            heard: primary.and_then(|node| ctx.pairs.beat_heard(node)).map(|at| ctx.now.mono.since(at)),
+            serving: self.serving_epoch(ctx).filter(|_| ctx.pairs.is_healthy()),
+            leading: self.primary_epoch(),
+            heard: primary.and_then(|node| ctx.pairs.silent(node, ctx.now.mono)),
             primary_refused: primary.is_some_and(|node| ctx.pairs.refused(node)),
             position: self.log.last(),
         }

@@ -196,6 +196,8 @@ pub struct Probed {
     pub sealed: Epoch,
     /// The epoch that this copy is the serving, healthy primary of.
     pub serving: Option<Epoch>,
+    /// The epoch that it is the primary of, though it may have to wait for promises, or for its disk.
+    pub leading: Option<Epoch>,
     /// How long ago this copy last heard of a serving, healthy primary; `None`: not since its start.
     pub heard: Option<std::time::Duration>,
     /// Its connection to the primary's node was reset and a new one refused.

@@ -43,8 +43,11 @@ pub trait Pairs {
     fn leave(&self, spool: SpoolId) -> Option<Moment>;
     /// What this node's wall clock showed, and when its answer arrived.
     fn wall_clock(&self, node: &NodeName) -> Option<(Moment, WallMs)>;
-    /// When a beat of this node's healthy process last arrived.
-    fn beat_heard(&self, node: &NodeName) -> Option<Moment>;
+    /// For how long no beat of this node's healthy process has arrived, as far as this process was running to hear
+    /// it; `None`: none since its start.
+    fn silent(&self, node: &NodeName, now: Moment) -> Option<Duration>;
+    /// Whether this node's own disk and threads are fine.
+    fn is_healthy(&self) -> bool;
     /// The node's address refuses connections since its last one was reset.
     fn refused(&self, node: &NodeName) -> bool;
 }

@@ -48,6 +48,7 @@ fn lost() -> Probed {
         copy: CopyId::from_u128(0),
         sealed: Epoch(3),
         serving: None,
+        leading: None,
         heard: Some(SECOND),
         primary_refused: false,
         position: Position::new(3, 20),
@@ -252,6 +253,41 @@ fn a_primary_that_answers_is_left_alone() {
     assert_eq!(bench.wake(SECOND), probes(&[1, 2, 3], 2));
     bench.probed(1, 2, Probed { serving: Some(Epoch(3)), ..lost() });
     assert_eq!(bench.feed(Input::Suspected { refused: true }), probes(&[1, 2, 3], 3));
+}
+
+/// It waits for promises, or its disk is slow: what it says of itself is no reason to depose it.
+#[test]
+fn a_primary_that_leads_without_serving_is_deposed_when_the_others_have_lost_it() {
+    let leads = Probed { leading: Some(Epoch(3)), ..lost() };
+    let heard = Probed { heard: Some(Duration::from_millis(90)), ..lost() };
+    let record = active(3, 1);
+    let mut bench = Bench::new(settings(), &record, 7);
+    bench.feed(Input::Suspected { refused: false });
+    bench.probed(1, 1, leads.clone());
+    bench.probed(2, 1, lost());
+    assert_eq!(bench.probed(3, 1, lost()), cas(7, &electing(&record)));
+
+    // Nobody could take over without its log.
+    for record in [active(1, 0), active(3, 0)] {
+        let mut bench = Bench::new(settings(), &record, 7);
+        bench.feed(Input::Suspected { refused: false });
+        assert_eq!(bench.probed(1, 1, leads.clone()), vec![nothing_is_waited_for()]);
+        assert!(bench.controller.is_idle());
+    }
+
+    // The one other copy of 2/1 is back from a pause, and hears it again.
+    let mut bench = Bench::new(settings(), &active(2, 1), 7);
+    bench.feed(Input::Suspected { refused: false });
+    for round in 1..10 {
+        bench.probed(1, round, leads.clone());
+        let asked = bench.probed(2, round, heard.clone());
+        assert_eq!(asked.len(), usize::from(bench.controller.is_idle()), "{asked:?}");
+        if bench.controller.is_idle() {
+            return;
+        }
+        bench.wake(5 * SECOND);
+    }
+    panic!("the suspicion stays: {:?}", bench.controller);
 }
 
 #[test]

@@ -222,6 +222,7 @@ impl World {
                     copy: from.copy,
                     sealed: copy.sealed,
                     serving: copy.serving,
+                    leading: copy.serving,
                     heard,
                     primary_refused: false,
                     position: copy.position(),

@@ -33,9 +33,9 @@ impl<P: Pairs + Send + Sync> Suspicions<P> {
         let mut found = BTreeMap::new();
         for (_, glance) in self.spools.glances() {
             let Some(primary) = glance.follows else { continue };
-            let heard = self.pairs.beat_heard(&primary.node).unwrap_or(self.facts.started);
+            let silent = self.pairs.silent(&primary.node, now).unwrap_or(now.since(self.facts.started));
             let refused = self.pairs.refused(&primary.node);
-            if refused || now.since(heard) >= self.suspect_after {
+            if refused || silent >= self.suspect_after {
                 found.insert(primary.node, refused);
             }
         }

@@ -88,6 +88,7 @@ impl Heartbeats {
                     () = stopped.cancelled() => {}
                     () = beat_all(&shared, nodes) => {}
                     () = tell(&shared, &*copies) => {}
+                () = note_running(&shared) => {}
                 }
             });
         })?;
@@ -112,6 +113,17 @@ async fn tell(shared: &Shared, copies: &dyn Copies) {
         // Whatever else is there to be read comes first.
         tokio::task::yield_now().await;
         copies.beats_arrived();
+    }
+}
+
+async fn note_running(shared: &Shared) {
+    let mut every = tokio::time::interval(BEAT_EVERY);
+    every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        every.tick().await;
+        shared
+            .pairs
+            .note_running((shared.settings.moment)(), shared.settings.healthy.load(Ordering::Relaxed));
     }
 }
 

@@ -10,8 +10,12 @@
 use parking_lot::Mutex;
 use spool::promise::{Beat, BeatReply, Counted, Follows, Pairs};
 use std::collections::HashMap;
+use std::time::Duration;
 use types::time::Now;
 use types::{Epoch, Moment, NodeName, ProcessId, SpoolId, WallMs};
+
+/// A longer gap between two beats' times is no delay any more.
+const STOPPED_MIN: Duration = Duration::from_secs(1);
 
 pub struct PairTable {
     node: NodeName,
@@ -24,6 +28,15 @@ struct Inner {
     pairs: HashMap<NodeName, Pair>,
     /// Whose primary each of this node's copies follows.
     followed: HashMap<SpoolId, NodeName>,
+    running: Running,
+}
+
+/// Whether this process itself was there to hear others: the clock goes on while it is stopped.
+#[derive(Default)]
+struct Running {
+    noted: Moment,
+    since: Moment,
+    healthy: bool,
 }
 
 struct Pair {
@@ -34,7 +47,18 @@ struct Pair {
 
 impl PairTable {
     pub fn new(node: NodeName, process: ProcessId) -> PairTable {
-        PairTable { node, process, inner: Mutex::default() }
+        let running = Running { healthy: true, ..Running::default() };
+        PairTable { node, process, inner: Mutex::new(Inner { running, ..Inner::default() }) }
+    }
+
+    /// Called at every beat's time. After a longer gap this process was stopped, and whoever it did not hear
+    /// meanwhile may have spoken.
+    pub fn note_running(&self, now: Moment, healthy: bool) {
+        let running = &mut self.inner.lock().running;
+        if now.since(running.noted) > STOPPED_MIN {
+            running.since = now;
+        }
+        (running.noted, running.healthy) = (now, healthy);
     }
 
     /// The next beat for a node; `now` is read before. Nothing for this node itself.
@@ -118,8 +142,17 @@ impl Pairs for PairTable {
         self.look(node, |pair| pair.counted.wall_clock())
     }
 
-    fn beat_heard(&self, node: &NodeName) -> Option<Moment> {
-        self.look(node, |pair| pair.follows.received_healthy())
+    fn silent(&self, node: &NodeName, now: Moment) -> Option<Duration> {
+        let inner = self.inner.lock();
+        let heard = inner.pairs.get(node)?.follows.received_healthy()?;
+        let Running { noted, since, .. } = inner.running;
+        // It has only just begun to run again.
+        let since = if now.since(noted) > STOPPED_MIN { now } else { since };
+        Some(now.since(heard.max(since)))
+    }
+
+    fn is_healthy(&self) -> bool {
+        self.inner.lock().running.healthy
     }
 
     fn refused(&self, node: &NodeName) -> bool {
@@ -133,7 +166,7 @@ mod tests {
     use parking_lot::Mutex;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     const SPOOL: SpoolId = SpoolId::from_u128(7);
     const PRIMARY: ProcessId = ProcessId::from_u128(1);
@@ -217,6 +250,24 @@ mod tests {
         let beat = Beat { process: COPY, number: 1, seen: None, healthy: true };
         table.on_beat(&b, Now::default(), &beat);
         assert!(!table.refused(&b));
+    }
+
+    #[test]
+    fn a_process_that_was_stopped_blames_nobody_for_what_it_did_not_hear() {
+        let (table, b) = (table("a", PRIMARY), NodeName::from("b"));
+        let at = |ms: u64| Moment::ZERO + Duration::from_millis(ms);
+        table.note_running(at(100), true);
+        let beat = Beat { process: COPY, number: 1, seen: None, healthy: true };
+        table.on_beat(&b, Now { mono: at(100), wall: WallMs(0) }, &beat);
+        for ms in (200..=5_000).step_by(100) {
+            table.note_running(at(ms), true);
+        }
+        let silent = |ms| table.silent(&b, at(ms)).map(|span| span.as_millis());
+        assert_eq!(silent(5_050), Some(4_950), "it ran all the time");
+        assert_eq!(silent(9_000), Some(0), "it runs again, and has not noted it yet");
+        table.note_running(at(9_010), true);
+        assert_eq!(silent(9_060), Some(50));
+        assert_eq!(table.silent(&"c".into(), at(9_060)), None);
     }
 
     #[test]

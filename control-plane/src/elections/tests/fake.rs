@@ -128,6 +128,7 @@ impl Replication for Service {
             copy_id: wire::id(copy.as_bytes()),
             sealed: state.sealed,
             serving: state.serving,
+            leading: state.serving,
             heard_ms_ago: hears.then_some(10),
             primary_refused: false,
             position: Some(state.position),

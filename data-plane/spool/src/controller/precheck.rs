@@ -8,7 +8,7 @@ use types::{Moment, NodeName};
 
 use super::seals;
 use crate::event::Probed;
-use crate::record::{Member, Phase, Record};
+use crate::record::{Last, Member, Phase, Record};
 
 /// What came back from a voter's node.
 #[derive(Clone, PartialEq, Debug)]
@@ -95,10 +95,20 @@ impl Round {
                 Some(epoch) if epoch >= record.epoch => Verdict::Serving,
                 // It has not heard of the epochs that came after its own.
                 Some(_) => Verdict::Elect { last_first: true },
+                // It waits for promises, or its disk is slow. Without the others nobody could serve in its place; else
+                // they say whether they have lost it.
+                None if own.leading == Some(record.epoch) => match record.n == 1 || record.k == 0 {
+                    true => Verdict::Serving,
+                    false => return self.of_the_others(now, record, last, about),
+                },
                 // Its own copy is there and does not serve: it alone suffices.
                 None => Verdict::Elect { last_first: false },
             };
         }
+        self.of_the_others(now, record, last, about)
+    }
+
+    fn of_the_others(&self, now: Moment, record: &Record, last: &Last, about: Circumstances) -> Verdict {
         let over = now >= self.ends;
         let primary_is_silent = now >= self.silent_after || self.has_answer(&last.member);
         if primary_is_silent && self.enough_lost_it(record, &last.member, about) {

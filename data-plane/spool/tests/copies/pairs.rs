@@ -3,6 +3,7 @@
 use spool::promise::{Beat, BeatReply, Counted, Follows, Pairs};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use types::time::Now;
 use types::{Epoch, Moment, NodeName, ProcessId, SpoolId, WallMs};
 
@@ -66,8 +67,11 @@ impl Pairs for PairTable {
         let mut inner = self.0.borrow_mut();
         inner.peers.get_mut(node).and_then(|(counted, _)| counted.wall_clock())
     }
-    fn beat_heard(&self, node: &NodeName) -> Option<Moment> {
-        self.with(node, |(_, follows)| follows.received_healthy())
+    fn silent(&self, node: &NodeName, now: Moment) -> Option<Duration> {
+        self.with(node, |(_, follows)| follows.received_healthy()).map(|at| now.since(at))
+    }
+    fn is_healthy(&self) -> bool {
+        true
     }
     fn refused(&self, _: &NodeName) -> bool {
         false

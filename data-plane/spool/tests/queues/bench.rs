@@ -341,8 +341,11 @@ impl Pairs for NoPairs {
     fn wall_clock(&self, _: &NodeName) -> Option<(Moment, WallMs)> {
         None
     }
-    fn beat_heard(&self, _: &NodeName) -> Option<Moment> {
+    fn silent(&self, _: &NodeName, _: Moment) -> Option<Duration> {
         None
+    }
+    fn is_healthy(&self) -> bool {
+        true
     }
     fn refused(&self, _: &NodeName) -> bool {
         false

@@ -58,8 +58,10 @@ fn a_node_speaks_for_itself_alone() {
         assert_eq!(open_as(&mut control, "control-plane").await.unwrap_err().code(), Code::PermissionDenied);
         assert_eq!(beat_as(&mut control, "node-2").await.unwrap_err().code(), Code::PermissionDenied);
     });
-    assert!(spool::promise::Pairs::beat_heard(&*node.pairs, &"node-2".into()).is_some());
-    assert!(spool::promise::Pairs::beat_heard(&*node.pairs, &"node-3".into()).is_none());
+    let silent =
+        |name: &str| spool::promise::Pairs::silent(&*node.pairs, &name.into(), crate::clock::moment());
+    assert!(silent("node-2").is_some());
+    assert!(silent("node-3").is_none());
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn beats_give_promises_and_leaving_ends_them() {
     let next = wait_promised_after(&a, "node-2", Some(first));
     assert!(crate::clock::moment() >= next);
     a.copies.wait("word of beats", |notes| (notes.beats_arrived > 1).then_some(()));
-    assert!(b.pairs.beat_heard(&"node-1".into()).is_some());
+    assert!(b.pairs.silent(&"node-1".into(), crate::clock::moment()).is_some());
     let left = b.pairs.leave(SPOOL).expect("a beat had arrived");
     assert!(left >= next, "I27");
     until("that the copy has left", || promised(&a, "node-2").is_none());
@@ -86,7 +86,10 @@ fn a_paused_node_promises_nothing_and_goes_on_when_it_is_back() {
 #[test]
 fn a_node_that_is_busy_with_everything_else_still_beats() {
     let (a, b) = two(&Authority::new());
-    let heard = || b.pairs.beat_heard(&"node-1".into());
+    let heard = || {
+        let now = crate::clock::moment();
+        b.pairs.silent(&"node-1".into(), now).map(|silent| Moment(now.0 - silent.as_micros() as u64))
+    };
     until("the first beat", || heard().is_some());
     let resume = a.pause();
     let paused = heard();

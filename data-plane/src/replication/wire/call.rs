@@ -111,12 +111,13 @@ pub fn probe_reply(reply: Option<CallReply>) -> Result<pb::ProbeReply, WrongAnsw
         Some(other) => return Err(WrongAnswer::new("a probe", &other)),
         None => return Ok(pb::ProbeReply { unknown_copy: true, ..Default::default() }),
     };
-    let Probed { copy, sealed, serving, heard, primary_refused, position: at } = probed;
+    let Probed { copy, sealed, serving, leading, heard, primary_refused, position: at } = probed;
     Ok(pb::ProbeReply {
         unknown_copy: false,
         copy_id: id(copy.as_bytes()),
         sealed: sealed.0,
         serving: serving.map(|epoch| epoch.0),
+        leading: leading.map(|epoch| epoch.0),
         heard_ms_ago: heard.map(|ago| u64::try_from(ago.as_millis()).unwrap_or(u64::MAX)),
         primary_refused,
         position: Some(position(at)),
