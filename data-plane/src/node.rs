@@ -22,10 +22,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use types::{CopyId, Epoch, ProcessId, SpoolId};
+use types::{CopyId, Epoch, ProcessId, SpoolId, limits};
 use uuid::Uuid;
 
 /// Steps of elections that wait for etcd. Each spool has one at a time, and each copy one at its start.
@@ -218,6 +218,7 @@ impl Node {
 
         let identity = Identity::read(&settings.ca, &settings.cert, &settings.key)?;
         let api = Arc::new(Api {
+            body_bytes: Semaphore::new(limits::BODY_BYTES_AT_ONCE_MAX),
             spools: core.spools.clone(),
             routing: core.routing.clone(),
             directory: directory.clone(),

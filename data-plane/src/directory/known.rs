@@ -9,6 +9,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 use subtle::ConstantTimeEq;
+use tokio::sync::Semaphore;
 use types::{AccountId, SpoolId, WallMs, limits};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -54,6 +55,23 @@ pub struct Account {
     pub name: String,
     pub plan: Plan,
     limiter: Arc<DefaultDirectRateLimiter>,
+    pub under_way: Arc<UnderWay>,
+}
+
+/// What an account may have under way at this node: beyond it the others would feel it.
+#[derive(Debug)]
+pub struct UnderWay {
+    pub requests: Semaphore,
+    pub body_bytes: Semaphore,
+}
+
+impl Default for UnderWay {
+    fn default() -> UnderWay {
+        UnderWay {
+            requests: Semaphore::new(limits::REQUESTS_AT_ONCE_MAX),
+            body_bytes: Semaphore::new(limits::BODY_BYTES_AT_ONCE_OF_ACCOUNT_MAX),
+        }
+    }
 }
 
 impl Account {
@@ -248,5 +266,6 @@ pub(super) fn read_account(account: pb::Account, known: Option<&Account>) -> Opt
         },
         |known| known.limiter.clone(),
     );
-    Some(Account { id, name: account.name, plan, limiter })
+    let under_way = known.map(|known| known.under_way.clone()).unwrap_or_default();
+    Some(Account { id, name: account.name, plan, limiter, under_way })
 }

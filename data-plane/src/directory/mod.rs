@@ -174,7 +174,8 @@ impl Directory {
         let caller = match known {
             Some(caller) => caller,
             None => {
-                let found = self.inner.lookups.key(hash).await;
+                // Boxed, as the one below: rare, and every request's future would be as large as a look-up's.
+                let found = Box::pin(self.inner.lookups.key(hash)).await;
                 found.map_err(|CannotAsk| KeyRefused::Unverified)?.ok_or(KeyRefused::Bad)?
             }
         };
@@ -195,7 +196,7 @@ impl Directory {
         if let Some(spool) = self.inner.known.read().spool(account, name.as_str()) {
             return Ok(Some(spool));
         }
-        self.inner.lookups.spool(account, name.as_str()).await
+        Box::pin(self.inner.lookups.spool(account, name.as_str())).await
     }
 
     /// The account's spools, by name.

@@ -1,5 +1,6 @@
 //! A request from its arrival to its response: who asks, may they, what for, and where it is answered.
 
+use super::body::Body;
 use super::forward::Forwarder;
 use super::parse::{self, Parsed, Shape};
 use super::problem::Problem;
@@ -9,11 +10,11 @@ use super::spool_view;
 use crate::directory::{Caller, Directory, KeyRefused, SpoolEntry};
 use crate::membership::Routing;
 use crate::spools::{Answer, Route, Spools};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use http::header::{AUTHORIZATION, CONTENT_ENCODING, EXPECT};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde_json::json;
 use spool::command::Command;
@@ -21,10 +22,15 @@ use spool::event::{Call, CallReply};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use types::{ErrorCode, limits};
 
 /// A body that is not there by then is given up.
 const BODY_WAIT: Duration = Duration::from_secs(30);
+/// When a node is full, it is worth while to try again after so long.
+const BUSY_RETRY: Duration = Duration::from_secs(1);
+/// What a request that was passed on may take beyond the waits that it asked for.
+const HOP_WAIT: Duration = Duration::from_secs(5);
 /// Of the body of a request that was refused before it was read.
 const DISCARD_BYTES_MAX: usize = 4 * limits::REQUEST_BYTES_MAX;
 const DISCARD_WAIT: Duration = Duration::from_secs(5);
@@ -36,6 +42,8 @@ const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-appli
 const HEADER_BYTES_MAX: usize = 16 * 1024;
 
 pub struct Api {
+    /// What requests' bodies may occupy, all accounts together.
+    pub body_bytes: Semaphore,
     pub spools: Spools,
     pub routing: Routing,
     pub directory: Directory,
@@ -58,7 +66,7 @@ struct Asked {
 }
 
 impl Api {
-    pub async fn answer(self: Arc<Api>, from: From, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    pub async fn answer(self: Arc<Api>, from: From, request: Request<Incoming>) -> Response<Body> {
         let request_id = request_id(request.headers());
         let head = request.method() == http::Method::HEAD;
         let (parts, mut body) = request.into_parts();
@@ -73,7 +81,7 @@ impl Api {
                 if problem.code == ErrorCode::Internal {
                     tracing::error!(request_id, detail = %problem.detail, "a defect");
                 }
-                problem.response(&request_id)
+                problem.response(&request_id).map(Body::from)
             }
         };
         // The primary's, if the request was passed on: a refusal names it in its body, too.
@@ -83,9 +91,9 @@ impl Api {
             response.headers_mut().insert(REQUEST_ID, value);
         }
         if head {
-            *response.body_mut() = Bytes::new();
+            *response.body_mut() = Body::default();
         }
-        response.map(Full::new)
+        response
     }
 
     async fn handle(
@@ -93,7 +101,7 @@ impl Api {
         from: From,
         parts: http::request::Parts,
         body: &mut Incoming,
-    ) -> Result<Response<Bytes>, Problem> {
+    ) -> Result<Response<Body>, Problem> {
         let size: usize =
             parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
         if size > HEADER_BYTES_MAX {
@@ -104,34 +112,45 @@ impl Api {
         let target = routes::find(parts.method.as_str(), uri.path())?;
         if target.scope == Scope::Public {
             parse::Query::read(uri.query())?.end()?;
-            return Ok(respond::json(StatusCode::OK, &routes::openapi()));
+            return Ok(respond::json(StatusCode::OK, &routes::openapi()).map(Body::from));
         }
         let caller = self.caller(&parts.headers).await?;
         if from == From::Client {
             let rate = caller.account.plan.requests_per_second;
             caller.account.admit().map_err(|wait| Problem::rate_limited(rate, wait))?;
         }
+        let under_way = &caller.account.under_way;
+        let _place = under_way.requests.try_acquire().map_err(|_full| {
+            let detail =
+                format!("{} requests of an account at once, at one node", limits::REQUESTS_AT_ONCE_MAX);
+            Problem { retry_after: Some(BUSY_RETRY), ..Problem::new(ErrorCode::RateLimited, detail) }
+        })?;
         allow(&caller, &target)?;
         if parts.headers.contains_key(CONTENT_ENCODING) {
             let detail = "bodies are taken as they are";
             let problem = Problem::new(ErrorCode::UnsupportedMediaType, detail);
             return Err(Problem { field: Some("Content-Encoding".into()), ..problem });
         }
-        let body = read_body(body, caller.account.plan.request_bytes as usize).await?;
+        let room = [&self.body_bytes, &under_way.body_bytes];
+        let (body, _room) = read_body(body, caller.account.plan.request_bytes as usize, room).await?;
         let asked = Asked { method: parts.method, uri: parts.uri, headers: parts.headers, body };
         match target.op {
             Op::Limits => {
                 no_query(&asked)?;
                 let used = self.directory.spools(caller.account.id).len();
-                Ok(respond::json(StatusCode::OK, &respond::limits(&caller.account.plan, used)))
+                let limits = respond::limits(&caller.account.plan, used);
+                Ok(respond::json(StatusCode::OK, &limits).map(Body::from))
             }
             // Rare ones are boxed: they would make every request's future as large as theirs.
-            Op::ListSpools => Box::pin(self.list_spools(from, &caller, &asked)).await,
+            Op::ListSpools => {
+                let listed = Box::pin(self.list_spools(from, &caller, &asked)).await?;
+                Ok(listed.map(Body::from))
+            }
             Op::GetSpool => {
                 no_query(&asked)?;
                 let entry = self.spool(&caller, &target).await?;
                 let view = Box::pin(self.spool_view(from, &entry, &asked)).await?;
-                Ok(respond::json(StatusCode::OK, &view))
+                Ok(respond::json(StatusCode::OK, &view).map(Body::from))
             }
             Op::ChangeSpool => {
                 let entry = self.spool(&caller, &target).await?;
@@ -184,7 +203,7 @@ impl Api {
         caller: &Caller,
         target: &Target<'_>,
         asked: Asked,
-    ) -> Result<Response<Bytes>, Problem> {
+    ) -> Result<Response<Body>, Problem> {
         let plan = &caller.account.plan;
         let Parsed { mut command, shape } =
             parse::command(target, asked.uri.query(), &asked.headers, &asked.body, plan)?;
@@ -194,14 +213,16 @@ impl Api {
         if let Command::Settle { tokens, .. } = &command
             && tokens.is_empty()
         {
-            return respond::settled_without_asking(shape);
+            return Ok(respond::settled_without_asking(shape)?.map(Body::from));
         }
         let wait = preferred.unwrap_or(limits::CONFIRM_WAIT_DEFAULT);
         let mut response = match self.spools.route(entry.id) {
             Route::Here => self.ask_here(&entry, target.op, shape, command, wait).await?,
             Route::There { node, internal } if from == From::Client => {
                 let doubtful = respond::may_have_effect(&command);
-                Box::pin(self.forwarder.send(&node, &internal, asked.forwarded(), doubtful)).await?
+                let within = wait_of(&command).unwrap_or(wait) + HOP_WAIT;
+                let send = self.forwarder.send(&node, &internal, asked.forwarded(), doubtful, within);
+                Box::pin(send).await?.map(Body::from)
             }
             Route::There { .. } => {
                 return Err(Problem::new(ErrorCode::NoPrimary, "the primary has just changed"));
@@ -223,9 +244,15 @@ impl Api {
         shape: Shape,
         command: Command,
         wait: Duration,
-    ) -> Result<Response<Bytes>, Problem> {
+    ) -> Result<Response<Body>, Problem> {
         let Answer { epoch, reply } = self.spools.request(entry.id, command, wait).await;
-        respond::reply(op == Op::PutQueue, shape, epoch, reply)
+        let tokens = reply.tokens();
+        let response = respond::reply(op == Op::PutQueue, shape, epoch, reply)?;
+        if tokens.is_empty() {
+            return Ok(response.map(Body::from));
+        }
+        let (spools, spool) = (self.spools.clone(), entry.id);
+        Ok(response.map(|bytes| Body::unless_taken(bytes, move || spools.hand_back(spool, tokens))))
     }
 
     async fn list_spools(
@@ -269,8 +296,9 @@ impl Api {
                 }
             }
             Route::There { node, internal } if from == From::Client => {
-                let answer = self.forwarder.send(&node, &internal, asked.again().forwarded(), false);
-                if let Ok(Ok(answer)) = tokio::time::timeout(STATUS_WAIT, answer).await
+                let request = asked.again().forwarded();
+                let answer = self.forwarder.send(&node, &internal, request, false, STATUS_WAIT);
+                if let Ok(answer) = answer.await
                     && answer.status() == StatusCode::OK
                     && let Ok(view) = serde_json::from_slice(answer.body())
                 {
@@ -326,6 +354,14 @@ impl Asked {
     }
 }
 
+/// Of a receive: how long it may wait for messages.
+fn wait_of(command: &Command) -> Option<Duration> {
+    match command {
+        Command::Receive { wait, .. } => Some(*wait),
+        _ => None,
+    }
+}
+
 fn no_query(asked: &Asked) -> Result<(), Problem> {
     parse::Query::read(asked.uri.query())?.end()
 }
@@ -362,22 +398,80 @@ async fn discard(mut body: Incoming) {
     let _ = tokio::time::timeout(DISCARD_WAIT, reading).await;
 }
 
-async fn read_body(body: &mut Incoming, max: usize) -> Result<Bytes, Problem> {
-    let too_large =
-        || Problem::new(ErrorCode::PayloadTooLarge, format!("the plan holds requests of {max} bytes"));
+/// The body, and the room that it takes.
+async fn read_body<'a>(
+    body: &mut Incoming,
+    max: usize,
+    room: [&'a Semaphore; 2],
+) -> Result<(Bytes, Room<'a>), Problem> {
+    let mut room = Room { all: room, taken: [None, None] };
     let size = http_body::Body::size_hint(body);
     if size.lower() > max as u64 {
-        return Err(too_large());
+        return Err(too_large(max));
     }
     if size.exact() == Some(0) {
-        return Ok(Bytes::new());
+        return Ok((Bytes::new(), room));
     }
-    let collected = tokio::time::timeout(BODY_WAIT, Limited::new(body, max).collect()).await;
-    match collected {
-        Err(_late) => Err(Problem::malformed("the body did not come in time")),
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(_)) => Err(Problem::malformed("the body ended too early")),
+    room.take(size.lower() as usize)?;
+    let reading = read_frames(body, size.lower() as usize, max, &mut room);
+    let read = tokio::time::timeout(BODY_WAIT, reading).await;
+    let bytes = read.map_err(|_late| Problem::malformed("the body did not come in time"))??;
+    Ok((bytes, room))
+}
+
+async fn read_frames(
+    body: &mut Incoming,
+    expected: usize,
+    max: usize,
+    room: &mut Room<'_>,
+) -> Result<Bytes, Problem> {
+    // Mostly there is one.
+    let (mut first, mut all) = (Bytes::new(), BytesMut::new());
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_broken| Problem::malformed("the body ended too early"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        let before = first.len() + all.len();
+        if before + data.len() > max {
+            return Err(too_large(max));
+        }
+        room.take((before + data.len()).saturating_sub(before.max(expected)))?;
+        if before == 0 {
+            first = data;
+            continue;
+        }
+        if all.is_empty() {
+            all.reserve(expected.max(first.len() + data.len()));
+            all.extend_from_slice(&std::mem::take(&mut first));
+        }
+        all.extend_from_slice(&data);
+    }
+    Ok(if all.is_empty() { first } else { all.freeze() })
+}
+
+fn too_large(max: usize) -> Problem {
+    Problem::new(ErrorCode::PayloadTooLarge, format!("the plan holds requests of {max} bytes"))
+}
+
+/// What a body takes of the node's and of its account's bytes, until it is dropped.
+struct Room<'a> {
+    all: [&'a Semaphore; 2],
+    taken: [Option<SemaphorePermit<'a>>; 2],
+}
+
+impl Room<'_> {
+    fn take(&mut self, bytes: usize) -> Result<(), Problem> {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        for (semaphore, taken) in self.all.iter().zip(&mut self.taken) {
+            let permit = semaphore.try_acquire_many(bytes).map_err(|_full| {
+                let detail = "too many bytes of requests are on their way at this node";
+                Problem { retry_after: Some(BUSY_RETRY), ..Problem::new(ErrorCode::SpoolBusy, detail) }
+            })?;
+            match taken {
+                Some(taken) => taken.merge(permit),
+                None => *taken = Some(permit),
+            }
+        }
+        Ok(())
     }
 }
 

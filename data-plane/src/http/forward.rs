@@ -42,13 +42,14 @@ impl Forwarder {
         Forwarder { inner: Arc::new(Inner { tls, connections: Mutex::default() }) }
     }
 
-    /// `doubtful`: a request that broke on its way may have had an effect.
+    /// `doubtful`: a request that broke on its way may have had an effect. `within`: the primary answers by then.
     pub async fn send(
         &self,
         node: &NodeName,
         address: &str,
         request: Request<Bytes>,
         doubtful: bool,
+        within: Duration,
     ) -> Result<Response<Bytes>, Problem> {
         let mut connection = self.connection(node, address).await.map_err(|error| {
             tracing::warn!(%node, address, error, "the primary's node cannot be reached");
@@ -64,10 +65,14 @@ impl Forwarder {
                 false => Problem::new(ErrorCode::NoPrimary, "the connection to the primary broke"),
             }
         };
-        let answer = connection.send_request(request.map(Full::new)).await.map_err(|error| broken(&error))?;
-        let (parts, body) = answer.into_parts();
-        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(|error| broken(&error))?;
-        Ok(Response::from_parts(parts, body.to_bytes()))
+        let asking = async {
+            let answer = connection.send_request(request.map(Full::new)).await;
+            let (parts, body) = answer.map_err(|error| broken(&error))?.into_parts();
+            let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+            let body = body.map_err(|error| broken(&error))?;
+            Ok(Response::from_parts(parts, body.to_bytes()))
+        };
+        tokio::time::timeout(within, asking).await.unwrap_or_else(|late| Err(broken(&late)))
     }
 
     async fn connection(&self, node: &NodeName, address: &str) -> Result<Connection, String> {

@@ -2,13 +2,14 @@
 //! bounded; a slow client costs only itself.
 
 use super::api::{Api, From};
+use super::patience::{Limits, Patient};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -16,8 +17,14 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 const CONNECTIONS_MAX: usize = 20_000;
+/// Files that are not clients' connections: RocksDB's, other nodes, etcd, the control plane.
+const FILES_RESERVED: u64 = 2_048;
 const STREAMS_MAX: u32 = 1_000;
-const HEADER_WAIT: Duration = Duration::from_secs(15);
+/// A node passes on what many clients ask, over one connection.
+const STREAMS_OF_NODE_MAX: u32 = 50_000;
+const PATIENCE: Limits = Limits { first: Duration::from_secs(15), stalled: Duration::from_secs(30) };
+/// For a request's headers, and for the next request on a kept connection.
+const HEADER_WAIT: Duration = Duration::from_secs(60);
 const HANDSHAKE_WAIT: Duration = Duration::from_secs(5);
 const PING_EVERY: Duration = Duration::from_secs(20);
 const WINDOW: u32 = 4 * 1024 * 1024;
@@ -26,6 +33,7 @@ const HEADER_BUFFER: usize = 64 * 1024;
 /// For requests that are being answered when the node ends.
 const GOODBYE: Duration = Duration::from_secs(2);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
 enum Security {
@@ -57,7 +65,8 @@ async fn accept(
     security: Security,
     stop: CancellationToken,
 ) {
-    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let room = Arc::new(Semaphore::new(connections_max()));
+    let mut complained: Option<Instant> = None;
     let graceful = Arc::new(parking_lot::Mutex::new(Some(GracefulShutdown::new())));
     loop {
         let accepted = tokio::select! {
@@ -73,7 +82,13 @@ async fn accept(
                 continue;
             }
         };
-        let Ok(permit) = room.clone().try_acquire_owned() else { continue };
+        let Ok(permit) = room.clone().try_acquire_owned() else {
+            if complained.is_none_or(|at| at.elapsed() >= COMPLAIN_EVERY) {
+                tracing::warn!(most = connections_max(), "too many connections; new ones are closed");
+                complained = Some(Instant::now());
+            }
+            continue;
+        };
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection without TCP_NODELAY");
         }
@@ -101,6 +116,13 @@ async fn accept(
     }
 }
 
+/// What the limit of open files leaves room for.
+fn connections_max() -> usize {
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let room = files.map_or(u64::MAX, |files| files.saturating_sub(FILES_RESERVED));
+    usize::try_from(room).unwrap_or(usize::MAX).min(CONNECTIONS_MAX)
+}
+
 async fn connection<S>(
     stream: S,
     api: Arc<Api>,
@@ -111,10 +133,11 @@ async fn connection<S>(
 {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_WAIT).max_buf_size(HEADER_BUFFER);
+    let streams = if from == From::Node { STREAMS_OF_NODE_MAX } else { STREAMS_MAX };
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_concurrent_streams(STREAMS_MAX)
+        .max_concurrent_streams(streams)
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
         .max_header_list_size(HEADER_BUFFER as u32)
@@ -124,7 +147,8 @@ async fn connection<S>(
         let api = api.clone();
         async move { Ok::<_, Infallible>(api.answer(from, request).await) }
     });
-    let serving = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+    let serving =
+        builder.serve_connection(TokioIo::new(Patient::new(stream, PATIENCE)), service).into_owned();
     let watched = graceful.lock().as_ref().map(|graceful| graceful.watch(serving));
     if let Some(watched) = watched
         && let Err(error) = watched.await

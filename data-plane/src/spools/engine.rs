@@ -103,6 +103,8 @@ struct Owned {
     copy: Box<SpoolCopy>,
     store: SpoolStore,
     effects: Effects,
+    /// Of each reply among the effects: in which epoch it was given.
+    reply_epochs: Vec<Epoch>,
     wakeup: Option<Moment>,
     /// Syncs under way and when they were asked for: one a pass, so bounded by what a sync takes.
     syncs: VecDeque<(SyncNo, Moment)>,
@@ -189,7 +191,14 @@ impl<P: Pairs, O: Outside> Engine<P, O> {
     fn own(&mut self, now: Now, number: SpoolNumber, copy: Box<SpoolCopy>, ready: oneshot::Sender<()>) {
         self.tools.outside.register(copy.identity().copy);
         let store = self.tools.db.spool(number);
-        let owned = Owned { copy, store, effects: Effects::default(), wakeup: None, syncs: VecDeque::new() };
+        let owned = Owned {
+            copy,
+            store,
+            effects: Effects::default(),
+            reply_epochs: Vec::new(),
+            wakeup: None,
+            syncs: VecDeque::new(),
+        };
         self.owned.insert(number, owned);
         self.step(now, number, Event::Tick);
         // At start nobody waits for it.
@@ -229,9 +238,13 @@ impl<P: Pairs, O: Outside> Engine<P, O> {
         let Some(owned) = self.owned.get_mut(&number) else { return };
         self.touched.insert(number);
         let context = Context { now, store: &owned.store, pairs: &*self.tools.pairs };
+        let before = owned.copy.primary_epoch();
         if let Err(error) = owned.copy.handle(&context, event, &mut owned.effects) {
             fatal::fatal_storage_error("reading", &error);
         }
+        // A copy that gives up its role answers first.
+        let epoch = before.or(owned.copy.primary_epoch()).unwrap_or(Epoch(0));
+        owned.reply_epochs.resize(owned.effects.replies.len(), epoch);
     }
 
     /// Writes, asks for syncs, lets the rest leave: in this order.
@@ -267,6 +280,7 @@ impl<P: Pairs, O: Outside> Engine<P, O> {
     fn let_leave(&mut self, now: Now, number: SpoolNumber) {
         let Some(owned) = self.owned.get_mut(&number) else { return };
         let effects = std::mem::take(&mut owned.effects);
+        let epochs = std::mem::take(&mut owned.reply_epochs);
         let Owned { copy, wakeup: before, .. } = owned;
         let wakeup = copy.next_wakeup().filter(|at| *at != Moment(u64::MAX));
         let wakeup = wakeup.map(|at| at.max(now.mono + WAKE_MIN));
@@ -294,14 +308,13 @@ impl<P: Pairs, O: Outside> Engine<P, O> {
         if let Some(epoch) = effects.clear_prev {
             outside.clear_prev(spool, epoch);
         }
-        let epoch = copy.primary_epoch().unwrap_or(Epoch(0));
         for (id, reply) in effects.calls {
             if let Some(answer) = self.calls.remove(&id) {
                 // The caller's deadline may have passed.
                 let _heard = answer.send(reply);
             }
         }
-        for (id, reply) in effects.replies {
+        for ((id, reply), epoch) in effects.replies.into_iter().zip(epochs) {
             let answer = Answer { epoch, reply };
             let unheard = match self.answers.remove(&id) {
                 Some(waiting) => waiting.send(answer).err(),
@@ -316,9 +329,7 @@ impl<P: Pairs, O: Outside> Engine<P, O> {
 
 /// What is to be done about an answer that reached nobody.
 pub(super) fn hand_back(answer: &Answer) -> Option<Event> {
-    let Reply::Received { messages } = &answer.reply else { return None };
-    let leases = messages.iter().filter_map(|message| message.lease.as_ref());
-    let tokens: Vec<_> = leases.map(|lease| lease.token).collect();
+    let tokens = answer.reply.tokens();
     (!tokens.is_empty()).then_some(Event::HandedBack { tokens })
 }
 

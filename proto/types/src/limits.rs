@@ -26,6 +26,11 @@ pub const RECEIVE_BYTES_MAX: usize = 4 * MIB;
 /// No plan allows more than these.
 pub const MESSAGE_BYTES_MAX: usize = MIB;
 pub const REQUEST_BYTES_MAX: usize = 4 * MIB;
+/// Of one account at one node, long polls among them.
+pub const REQUESTS_AT_ONCE_MAX: usize = 5_000;
+/// Bodies of requests that are being read or answered, at one node: of all accounts, and of one.
+pub const BODY_BYTES_AT_ONCE_MAX: usize = 256 * MIB;
+pub const BODY_BYTES_AT_ONCE_OF_ACCOUNT_MAX: usize = BODY_BYTES_AT_ONCE_MAX / 2;
 pub const LIST_LIMIT_DEFAULT: u32 = 100;
 pub const LIST_LIMIT_MAX: u32 = 1_000;
 
