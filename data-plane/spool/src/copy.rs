@@ -212,6 +212,7 @@ impl SpoolCopy {
         self.apply_committed(ctx, out)?;
         self.serve_clients(ctx, out)?;
         self.lead_on(ctx, out)?;
+        self.finish_step_down(ctx, out);
         self.trim(ctx, out)?;
         self.ask_for_sync(out);
         Ok(())

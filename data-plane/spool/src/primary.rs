@@ -266,11 +266,13 @@ impl SpoolCopy {
     }
 
     /// Drained, and the target has everything: give up the role for good, then tell the copies. S5
-    fn finish_step_down(&mut self, ctx: &Context<'_>, out: &mut Effects) {
+    ///
+    /// At a step's end: what this step commits is answered first.
+    pub(crate) fn finish_step_down(&mut self, ctx: &Context<'_>, out: &mut Effects) {
         let Role::Primary(primary) = &self.role else { return };
         let Some((_, target, until)) = primary.stepping_down else { return };
         let end = self.log.end();
-        let drained = self.commit_end == end && self.log.durable_end() == end;
+        let drained = self.state.applied_end() == end && self.log.durable_end() == end;
         let equal = primary
             .peers
             .iter()
@@ -480,7 +482,6 @@ impl SpoolCopy {
         }
         let slowest = primary.peers.iter().map(|peer| peer.match_end).min().unwrap_or(self.log.end());
         self.trim_hint = self.trim_hint.max(slowest);
-        self.finish_step_down(ctx, out);
         Ok(())
     }
 
