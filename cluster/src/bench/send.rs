@@ -168,16 +168,20 @@ async fn round(
             let before = usage::of_nodes(&dev)?;
             let mut seen = Histogram::<u64>::new_with_bounds(1, 120_000_000, 3)?;
             tokio::time::sleep_until((begin + time).into()).await;
-            let used = usage::of_nodes(&dev)? - before;
             let took = begin.elapsed();
             for task in tasks {
                 seen.add(task.await??)?;
             }
+            // What was put off belongs to what caused it: flushes, compactions, the trim of the log.
+            usage::wait_idle(&dev).await?;
+            let used = usage::of_nodes(&dev)? - before;
             Ok((seen.len() * batch as u64, took, used, seen))
         })
     })
     .await??;
     target.api.request(Method::DELETE, &queue, None).await?.ok()?;
+    // The messages go one by one, which the next round must not pay for.
+    usage::wait_idle(cluster.dev()).await?;
     latencies.add(seen)?;
     ensure!(messages > 0, "no send was answered within {time:?}");
     Ok(Round {

@@ -1,8 +1,14 @@
 //! What the nodes' processes use.
 
 use crate::dev_file::DevFile;
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use std::ops::Sub;
+use std::time::{Duration, Instant};
+
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// All nodes together, in processors.
+const IDLE_CORES: f64 = 0.25;
+const IDLE_WAIT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
@@ -30,6 +36,21 @@ pub fn of_nodes(dev: &DevFile) -> anyhow::Result<Usage> {
         sum.written_bytes += number_after(&format!("/proc/{pid}/io"), "write_bytes:")?;
     }
     Ok(sum)
+}
+
+/// Until the nodes do nothing but what idle nodes do.
+pub async fn wait_idle(dev: &DevFile) -> anyhow::Result<()> {
+    let until = Instant::now() + IDLE_WAIT;
+    let mut before = of_nodes(dev)?;
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let now = of_nodes(dev)?;
+        if (now - before).cpu_us < IDLE_CORES * LOOK_EVERY.as_micros() as f64 {
+            return Ok(());
+        }
+        ensure!(Instant::now() < until, "the nodes are still busy after {IDLE_WAIT:?}");
+        before = now;
+    }
 }
 
 /// The most resident memory that any node had, in bytes.

@@ -3,7 +3,7 @@
 use super::body::Body;
 use super::forward::Forwarder;
 use super::parse::{self, Parsed, Shape};
-use super::problem::Problem;
+use super::problem::{Problem, put_preference_applied};
 use super::respond;
 use super::routes::{self, Op, Scope, Target};
 use super::spool_view;
@@ -38,7 +38,6 @@ const STATUS_WAIT: Duration = Duration::from_secs(2);
 /// Spools of one list that are asked at once.
 const STATUSES_AT_ONCE: usize = 16;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 const HEADER_BYTES_MAX: usize = 16 * 1024;
 
 pub struct Api {
@@ -216,24 +215,23 @@ impl Api {
             return Ok(respond::settled_without_asking(shape)?.map(Body::from));
         }
         let wait = preferred.unwrap_or(limits::CONFIRM_WAIT_DEFAULT);
-        let mut response = match self.spools.route(entry.id) {
-            Route::Here => self.ask_here(&entry, target.op, shape, command, wait).await?,
+        let outcome = match self.spools.route(entry.id) {
+            Route::Here => self.ask_here(&entry, target.op, shape, command, wait).await,
             Route::There { node, internal } if from == From::Client => {
                 let doubtful = respond::may_have_effect(&command);
                 let within = wait_of(&command).unwrap_or(wait) + HOP_WAIT;
                 let send = self.forwarder.send(&node, &internal, asked.forwarded(), doubtful, within);
-                Box::pin(send).await?.map(Body::from)
+                Box::pin(send).await.map(|response| response.map(Body::from))
             }
-            Route::There { .. } => {
-                return Err(Problem::new(ErrorCode::NoPrimary, "the primary has just changed"));
-            }
-            Route::Nowhere(failure) => return Err(Problem::from(failure)),
+            Route::There { .. } => Err(Problem::new(ErrorCode::NoPrimary, "the primary has just changed")),
+            Route::Nowhere(failure) => Err(Problem::from(failure)),
         };
-        if let Some(wait) = preferred
-            && let Ok(value) = HeaderValue::try_from(format!("wait={}", wait.as_secs()))
-        {
-            response.headers_mut().insert(PREFERENCE_APPLIED, value);
-        }
+        let Some(wait) = preferred else { return outcome };
+        // Bounded by CONFIRM_WAIT_MAX.
+        let seconds = wait.as_secs() as u16;
+        let mut response =
+            outcome.map_err(|problem| Problem { preference_applied: Some(seconds), ..problem })?;
+        put_preference_applied(response.headers_mut(), seconds);
         Ok(response)
     }
 
@@ -261,11 +259,19 @@ impl Api {
         caller: &Caller,
         asked: &Asked,
     ) -> Result<Response<Bytes>, Problem> {
-        no_query(asked)?;
-        let entries = self.directory.spools(caller.account.id);
-        let mine =
-            |entry: &Arc<SpoolEntry>| caller.key.spool.as_ref().is_none_or(|spool| *spool == entry.name);
-        let views = entries.into_iter().filter(mine).map(|entry| async move {
+        let mut query = parse::Query::read(asked.uri.query())?;
+        let after = query.take("cursor").map(|cursor| parse::read_cursor(&cursor)).transpose()?;
+        let limit = parse::limit(&mut query)? as usize;
+        query.end()?;
+        let mut entries = self.directory.spools(caller.account.id);
+        entries.retain(|entry| {
+            caller.key.spool.as_ref().is_none_or(|spool| *spool == entry.name)
+                && after.as_ref().is_none_or(|after| entry.name.as_bytes() > after.as_slice())
+        });
+        let more = entries.len() > limit;
+        entries.truncate(limit);
+        let next = entries.last().filter(|_| more).map(|last| parse::cursor(last.name.as_bytes()));
+        let views = entries.into_iter().map(|entry| async move {
             let path = http::Uri::try_from(format!("/v1/spools/{}", entry.name));
             let uri = path.unwrap_or_else(|_| asked.uri.clone());
             let one = Asked {
@@ -278,7 +284,7 @@ impl Api {
         });
         let views: Vec<_> = futures::stream::iter(views).buffered(STATUSES_AT_ONCE).collect().await;
         let spools = views.into_iter().collect::<Result<Vec<_>, Problem>>()?;
-        Ok(respond::json(StatusCode::OK, &json!({ "spools": spools, "next": null })))
+        Ok(respond::json(StatusCode::OK, &json!({ "spools": spools, "next": next })))
     }
 
     async fn spool_view(

@@ -22,6 +22,9 @@ const WINDOW: u32 = 8 * 1024 * 1024;
 /// Of one answer: a hundred messages, in base64 and JSON.
 const ANSWER_BYTES_MAX: usize = 4 * limits::REQUEST_BYTES_MAX + limits::RECEIVE_BYTES_MAX * 4;
 
+/// Of one answer: attributes and all, of a message received raw.
+const HEADER_BYTES_MAX: u32 = 64 * 1024;
+
 type Connection = SendRequest<Full<Bytes>>;
 
 /// Cheap to clone.
@@ -97,6 +100,7 @@ impl Forwarder {
         let stream = self.inner.tls.connect(name, stream).await.map_err(|error| error.to_string())?;
         let (connection, driver) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
             .timer(hyper_util::rt::TokioTimer::new())
+            .max_header_list_size(HEADER_BYTES_MAX)
             .initial_stream_window_size(WINDOW)
             .initial_connection_window_size(WINDOW)
             .keep_alive_interval(PING_EVERY)

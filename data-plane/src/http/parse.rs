@@ -46,7 +46,7 @@ impl Query {
         Ok(Query(parameters))
     }
 
-    fn take(&mut self, name: &str) -> Option<String> {
+    pub fn take(&mut self, name: &str) -> Option<String> {
         let at = self.0.iter().position(|(is, _)| is == name)?;
         Some(self.0.swap_remove(at).1)
     }
@@ -160,14 +160,14 @@ fn queue_name(field: &'static str, name: &str) -> Result<QueueName, Problem> {
     QueueName::from_stored(name).map_err(|error| Problem::invalid(field, error.to_string()))
 }
 
-fn limit(query: &mut Query) -> Result<u32, Problem> {
+pub fn limit(query: &mut Query) -> Result<u32, Problem> {
     match query.take("limit") {
         None => Ok(limits::LIST_LIMIT_DEFAULT),
         Some(text) => Ok(json::whole("limit", &text, 1, u64::from(limits::LIST_LIMIT_MAX))? as u32),
     }
 }
 
-fn read_cursor(cursor: &str) -> Result<Vec<u8>, Problem> {
+pub fn read_cursor(cursor: &str) -> Result<Vec<u8>, Problem> {
     let wrong = |_| Problem::invalid("cursor", "not a cursor of this list");
     BASE64_URL_SAFE_NO_PAD.decode(cursor).map_err(wrong)
 }

@@ -13,6 +13,7 @@ const RETRY_AFTER_UNAVAILABLE: Duration = Duration::from_secs(1);
 /// What a caller wrote is repeated up to here.
 const FIELD_BYTES_MAX: usize = 128;
 const DETAIL_BYTES_MAX: usize = 1024;
+const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
@@ -27,6 +28,8 @@ pub struct Problem {
     pub retry_after: Option<Duration>,
     /// Of a 405: what is allowed.
     pub allow: Option<Cow<'static, str>>,
+    /// The `Prefer: wait` that was gone by, in seconds.
+    pub preference_applied: Option<u16>,
     /// Of a 429: the plan's requests a second.
     pub rate: Option<u32>,
 }
@@ -41,6 +44,7 @@ impl Problem {
             index: None,
             retry_after,
             allow: None,
+            preference_applied: None,
             rate: None,
         }
     }
@@ -98,6 +102,9 @@ impl Problem {
         if let Some(Ok(allow)) = self.allow.as_deref().map(HeaderValue::from_str) {
             headers.insert(ALLOW, allow);
         }
+        if let Some(seconds) = self.preference_applied {
+            put_preference_applied(headers, seconds);
+        }
         if self.code == ErrorCode::Unauthenticated {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
@@ -110,6 +117,12 @@ impl Problem {
                 headers.insert(name, HeaderValue::try_from(value).expect("digits and ASCII signs"));
             }
         }
+    }
+}
+
+pub fn put_preference_applied(headers: &mut HeaderMap, seconds: u16) {
+    if let Ok(value) = HeaderValue::try_from(format!("wait={seconds}")) {
+        headers.insert(PREFERENCE_APPLIED, value);
     }
 }
 

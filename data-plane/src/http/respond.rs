@@ -8,6 +8,7 @@ use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, ETAG, HeaderName, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
+use percent_encoding::{CONTROLS, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 use spool::command::{Command, DeadLetterReason, Delivered, Reply, Sent, SettleResult, Written};
 use spool::config::{QueueConfig, QueueInfo};
@@ -233,7 +234,23 @@ fn reason(reason: DeadLetterReason) -> &'static str {
     }
 }
 
-/// The payload itself, the rest as headers.
+/// JSON that a header can carry: what is not ASCII as `\u` escapes.
+fn ascii(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    let mut units = [0; 2];
+    for c in json.chars() {
+        if matches!(c, ' '..='~') {
+            text.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut units) {
+            text.push_str(&format!("\\u{unit:04x}"));
+        }
+    }
+    text
+}
+
+/// The payload itself; the rest as headers, in which what is not ASCII is percent-encoded.
 fn raw_message(messages: Vec<Delivered>) -> Response<Bytes> {
     let Some(message) = messages.into_iter().next() else { return empty() };
     let mut headers = HeaderMap::new();
@@ -250,6 +267,23 @@ fn raw_message(messages: Vec<Delivered>) -> Response<Bytes> {
     put("message-deliveries", message.deliveries.to_string());
     put("message-sent-at", time(message.sent_at));
     put("message-priority", message.priority.to_string());
+    if !message.attributes.is_empty() {
+        let attributes: Map<String, Value> =
+            message.attributes.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
+        put("message-attributes", ascii(&Value::Object(attributes).to_string()));
+    }
+    let mut text = |name, value: Option<String>| {
+        if let Some(value) = value {
+            put(name, utf8_percent_encode(&value, CONTROLS).to_string());
+        }
+    };
+    text("message-group", message.group);
+    text("traceparent", message.traceparent);
+    if let Some(dead) = message.dead_letter {
+        text("message-dead-letter-reason", Some(reason(dead.reason).to_owned()));
+        text("message-dead-letter-detail", dead.detail);
+        text("message-source-queue", Some(dead.source_queue.as_str().to_owned()));
+    }
     put("content-type", message.content_type.unwrap_or_else(|| "application/octet-stream".to_owned()));
     let mut response = Response::new(message.payload);
     *response.headers_mut() = headers;
