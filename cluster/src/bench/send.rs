@@ -1,8 +1,9 @@
 //! Closed-loop producers over kept connections: each sends its next request when the last was answered. In turns with it, the
 //! physical limit with the same number of messages pending.
 
+use super::usage::{self, Usage};
 use super::wire::{Wire, request};
-use super::{PAYLOAD, Settings, Site, limit, median, usage};
+use super::{PAYLOAD, Settings, Site, limit, median};
 use crate::api::Api;
 use crate::harness::{Cluster, PATIENCE};
 use anyhow::{Context, bail, ensure};
@@ -15,6 +16,7 @@ use serde_json::json;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+const IDLE_SEEN_FOR: Duration = Duration::from_secs(2);
 const WARM_UP: Duration = Duration::from_millis(500);
 
 /// One cell of the table.
@@ -85,6 +87,8 @@ struct Target {
     api: Api,
     address: SocketAddr,
     key: String,
+    /// What the nodes use in a second while nothing is asked of them: beats, mostly.
+    idle: Usage,
 }
 
 impl Target {
@@ -97,7 +101,11 @@ impl Target {
         cluster.api(1).wait_serving(&name, PATIENCE).await?;
         let api = cluster.api(cluster.primary_of(&name).await?).in_spool(&name);
         let address = api.base().strip_prefix("http://").context("a URL")?.parse()?;
-        Ok(Target { spool: numbers.to_owned(), api, address, key: cluster.dev().api_key.clone() })
+        usage::wait_idle(cluster.dev()).await?;
+        let before = usage::of_nodes(cluster.dev())?;
+        tokio::time::sleep(IDLE_SEEN_FOR).await;
+        let idle = (usage::of_nodes(cluster.dev())? - before) / IDLE_SEEN_FOR.as_secs_f64();
+        Ok(Target { spool: numbers.to_owned(), api, address, key: cluster.dev().api_key.clone(), idle })
     }
 }
 
@@ -154,7 +162,7 @@ async fn round(
     target.api.put_queue("bench", &json!({})).await?;
     let bytes = send_request(&format!("{queue}/messages"), &target.key, batch);
     let dev = cluster.dev().clone();
-    let address = target.address;
+    let (address, idle) = (target.address, target.idle);
     // A thread of its own for all producers: cheaper than to spread them.
     let (messages, took, used, seen) = tokio::task::spawn_blocking(move || -> anyhow::Result<_> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -174,7 +182,7 @@ async fn round(
             }
             // What was put off belongs to what caused it: flushes, compactions, the trim of the log.
             usage::wait_idle(&dev).await?;
-            let used = usage::of_nodes(&dev)? - before;
+            let used = usage::of_nodes(&dev)? - before - idle * begin.elapsed().as_secs_f64();
             Ok((seen.len() * batch as u64, took, used, seen))
         })
     })

@@ -2,7 +2,7 @@
 
 use crate::dev_file::DevFile;
 use anyhow::{Context, ensure};
-use std::ops::Sub;
+use std::ops::{Div, Mul, Sub};
 use std::time::{Duration, Instant};
 
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -24,6 +24,20 @@ impl Sub for Usage {
             cpu_us: self.cpu_us - before.cpu_us,
             written_bytes: self.written_bytes - before.written_bytes,
         }
+    }
+}
+
+impl Mul<f64> for Usage {
+    type Output = Usage;
+    fn mul(self, by: f64) -> Usage {
+        Usage { cpu_us: self.cpu_us * by, written_bytes: self.written_bytes * by }
+    }
+}
+
+impl Div<f64> for Usage {
+    type Output = Usage;
+    fn div(self, by: f64) -> Usage {
+        Usage { cpu_us: self.cpu_us / by, written_bytes: self.written_bytes / by }
     }
 }
 
