@@ -231,20 +231,24 @@ impl Installation {
         *slot.running.lock() =
             Some(Running { process: process.clone(), wanted: wanted.clone(), paused: false });
         let answers = wait_until(START_WITHIN, format!("{name} to answer"), || ready.check());
-        tokio::select! {
+        let answered = tokio::select! {
             biased;
             _ = process.wait() => {
                 wanted.store(false, SeqCst);
                 slot.running.lock().take();
                 bail!("{}", self.shared.obituary(name, &process));
             }
-            answered = answers => answered.with_context(|| {
-                let log = layout.log(name);
-                format!("{name} runs but does not answer; the end of {}:\n{}", log.display(), tail(&log, LOG_LINES))
-            })?,
-        }
+            answered = answers => answered,
+        };
         tokio::spawn(watch(Arc::downgrade(&self.shared), name, process, wanted));
-        Ok(())
+        answered.with_context(|| {
+            let log = layout.log(name);
+            format!(
+                "{name} runs but does not answer; the end of {}:\n{}",
+                log.display(),
+                tail(&log, LOG_LINES)
+            )
+        })
     }
 
     async fn kill(&self, slot: &Slot) -> anyhow::Result<()> {

@@ -10,7 +10,8 @@ use crate::process::tail;
 use crate::socket::{self, Request};
 use crate::wait::wait_until;
 use anyhow::{Context, bail};
-use std::fs::File;
+use std::fs::{OpenOptions, Permissions};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -69,7 +70,15 @@ pub async fn up_detached(var: &Path, options: &Options) -> anyhow::Result<()> {
         bail!("{} is already up; `./dev down` stops it", layout.root().display());
     }
     std::fs::create_dir_all(layout.logs())?;
-    let log = File::create(layout.launcher_log()).context("the launcher's log")?;
+    // What it prints has the account's password and API key in it.
+    let log = OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(layout.launcher_log())
+        .context("the launcher's log")?;
+    log.set_permissions(Permissions::from_mode(0o600)).context("the launcher's log")?;
     let mut launcher = Command::new(std::env::current_exe()?)
         .args(["up", "--background", "--nodes", &options.nodes.to_string()])
         .args([

@@ -7,6 +7,7 @@ use console_api::control::{Control, Tls};
 use console_api::sessions::{self, Sessions};
 use console_api::settings::Settings;
 use console_api::{App, http, serve};
+use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
 use tokio::net::TcpListener;
@@ -17,7 +18,11 @@ use tracing_subscriber::EnvFilter;
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
     let settings = Settings::parse();
     let app = app(&settings)?;
     let listener =

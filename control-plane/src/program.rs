@@ -18,7 +18,6 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity, Server, ServerTlsConfig};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
@@ -53,11 +52,11 @@ pub async fn run(settings: Settings, told_to_end: impl Future<Output = ()>) -> a
     // Does not wait for it.
     let etcd = Etcd::connect(&settings.etcd).await.context("etcd's address")?;
     let stopping = CancellationToken::new();
-    let services = services(&settings, &tls, etcd.clone(), stopping.clone()).await?;
+    let store = Arc::new(Store::new(&settings.postgres).context("PostgreSQL's address")?);
+    let services = services(&settings, &tls, etcd.clone(), store.clone(), stopping.clone())?;
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_service_status("", ServingStatus::NotServing).await;
-    // Aborted with this function.
-    let _ready = AbortOnDropHandle::new(tokio::spawn(tell_ready(health.clone(), etcd)));
+    let becoming_ready = become_ready(health.clone(), etcd, store, settings.default_plan.clone());
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
         .build_v1()
@@ -80,8 +79,19 @@ pub async fn run(settings: Settings, told_to_end: impl Future<Output = ()>) -> a
         stopping.cancel();
         tokio::time::sleep(GOODBYE).await;
     };
+    // Elections need etcd alone: they have begun, and go on whatever becomes of the rest.
+    let serving = async {
+        let ready = async {
+            becoming_ready.await?;
+            std::future::pending().await
+        };
+        tokio::select! {
+            served = serving => served.context("the gRPC server"),
+            failed = ready => failed,
+        }
+    };
     tokio::select! {
-        served = serving => served.context("the gRPC server"),
+        served = serving => served,
         () = ending => {
             tracing::warn!("calls that are still open are given up");
             Ok(())
@@ -89,19 +99,16 @@ pub async fn run(settings: Settings, told_to_end: impl Future<Output = ()>) -> a
     }
 }
 
-/// Waits for PostgreSQL, and begins what runs in the background.
-async fn services(
+/// Begins what runs in the background.
+fn services(
     settings: &Settings,
     tls: &Tls,
     etcd: Etcd,
+    store: Arc<Store>,
     stopping: CancellationToken,
 ) -> anyhow::Result<Services> {
     let operators = Operators::new(settings::file(&settings.ops_public_key)?.as_bytes())?;
     let signer = Signer::new(&settings::file(&settings.session_key)?)?;
-    let store = Arc::new(Store::open(&settings.postgres).await.context("opening PostgreSQL")?);
-    if store.plan(&settings.default_plan).await?.is_none() {
-        anyhow::bail!("there is no plan {:?} (--default-plan)", settings.default_plan);
-    }
     let clients = NodeClients::new(tls.of_client());
     let millis = Duration::from_millis;
     let controller =
@@ -130,10 +137,25 @@ async fn services(
     })
 }
 
-/// PostgreSQL answered already; once etcd has, too, this part does its work. Either may go away later: what then
-/// still can be answered is.
-async fn tell_ready(health: HealthReporter, etcd: Etcd) {
+/// Once PostgreSQL and etcd have answered, this part does all of its work. Either may go away later: what then
+/// still can be answered is. An error: it never will.
+async fn become_ready(
+    health: HealthReporter,
+    etcd: Etcd,
+    store: Arc<Store>,
+    default_plan: String,
+) -> anyhow::Result<()> {
+    store.prepare().await.context("bringing PostgreSQL's tables up to date")?;
     let mut pause = RETRY_MIN;
+    loop {
+        match store.plan(&default_plan).await {
+            Ok(Some(_)) => break,
+            Ok(None) => anyhow::bail!("there is no plan {default_plan:?} (--default-plan)"),
+            Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "PostgreSQL went away"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(RETRY_MAX);
+    }
     while let Err(error) = etcd.nodes().await {
         tracing::warn!(error = &error as &dyn std::error::Error, "etcd is not there yet");
         tokio::time::sleep(pause).await;
@@ -141,6 +163,7 @@ async fn tell_ready(health: HealthReporter, etcd: Etcd) {
     }
     health.set_service_status("", ServingStatus::Serving).await;
     tracing::info!("the control plane serves");
+    Ok(())
 }
 
 impl Tls {

@@ -54,16 +54,26 @@ const PAYLOAD: usize = 1024;
 
 pub async fn run(var: &Path, settings: Settings) -> anyhow::Result<()> {
     let site = Site::make(var)?;
-    let cluster = Cluster::start_in(&site.dir.join("var"), Options::default()).await?;
-    let measure = async {
-        match settings.name {
-            Name::Send => send::run(&cluster, &site, &settings).await,
-            Name::Million => million::run(&cluster, &settings).await,
-        }
-    };
+    if settings.name == Name::Million {
+        return on_a_cluster(&site.dir.join("var"), async |cluster| million::run(cluster, &settings).await)
+            .await;
+    }
+    // Each kind of spool on nodes of its own: what the millions of one leave to be tidied up, the next would pay for.
+    for spool in &settings.spools {
+        let dir = site.dir.join(spool.replace('/', "-"));
+        on_a_cluster(&dir, async |cluster| send::run(cluster, &site, &settings, spool).await).await?;
+    }
+    Ok(())
+}
+
+async fn on_a_cluster(
+    dir: &Path,
+    measure: impl AsyncFnOnce(&Cluster) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let cluster = Cluster::start_in(dir, Options::default()).await?;
     // Interrupted or not, what was started stops and what was written goes.
     let measured = tokio::select! {
-        measured = measure => measured,
+        measured = measure(&cluster) => measured,
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
     };
     cluster.stop().await;

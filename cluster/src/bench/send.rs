@@ -45,33 +45,31 @@ struct Round {
     disk: f64,
 }
 
-pub async fn run(cluster: &Cluster, site: &Site, settings: &Settings) -> anyhow::Result<()> {
+pub async fn run(cluster: &Cluster, site: &Site, settings: &Settings, spool: &str) -> anyhow::Result<()> {
     println!(
         "| spool | producers | batch | messages/s | limit/s | fraction | p50 ms | p99 ms | p99.9 ms | CPU us/message | disk bytes/payload byte |\n\
          |---|---|---|---|---|---|---|---|---|---|---|"
     );
     let mut cells = Vec::new();
-    for spool in &settings.spools {
-        let target = Target::make(cluster, spool).await?;
-        for batch in &settings.batches {
-            for producers in &settings.producers {
-                let cell = measure(&target, cluster, site, settings, *producers, *batch).await?;
-                println!(
-                    "| {} | {} | {} | {:.0} | {:.0} | {:.3} | {:.2} | {:.2} | {:.2} | {:.1} | {:.2} |",
-                    cell.spool,
-                    cell.producers,
-                    cell.batch,
-                    cell.messages_per_second,
-                    cell.limit_per_second,
-                    cell.fraction,
-                    cell.p50_ms,
-                    cell.p99_ms,
-                    cell.p999_ms,
-                    cell.server_cpu_us_per_message,
-                    cell.disk_bytes_per_payload_byte,
-                );
-                cells.push(cell);
-            }
+    let target = Target::make(cluster, spool).await?;
+    for batch in &settings.batches {
+        for producers in &settings.producers {
+            let cell = measure(&target, cluster, site, settings, *producers, *batch).await?;
+            println!(
+                "| {} | {} | {} | {:.0} | {:.0} | {:.3} | {:.2} | {:.2} | {:.2} | {:.1} | {:.2} |",
+                cell.spool,
+                cell.producers,
+                cell.batch,
+                cell.messages_per_second,
+                cell.limit_per_second,
+                cell.fraction,
+                cell.p50_ms,
+                cell.p99_ms,
+                cell.p999_ms,
+                cell.server_cpu_us_per_message,
+                cell.disk_bytes_per_payload_byte,
+            );
+            cells.push(cell);
         }
     }
     println!();

@@ -31,12 +31,14 @@ pub fn control(site: &Site<'_>) -> Part {
         .arg("--session-key")
         .arg(site.pki.session_key())
         .args(["--default-plan", site.options.plan()]);
-    let ready = Ready::GrpcHealth {
+    let health = |whatever| Ready::GrpcHealth {
         url: site.control_url(),
         name: "control-plane".to_owned(),
         identity: site.pki.identity("operator"),
+        whatever,
     };
-    Part { name: PartName::Control, program: with_times(program, site), alive: ready.clone(), ready }
+    let (alive, ready) = (health(true), health(false));
+    Part { name: PartName::Control, program: with_times(program, site), alive, ready }
 }
 
 pub fn node(site: &Site<'_>, number: u16) -> Part {

@@ -17,8 +17,8 @@ pub enum Ready {
     Http(String),
     /// A GET is answered, whatever the answer.
     AnyHttp(String),
-    /// The gRPC health service says that it serves.
-    GrpcHealth { url: String, name: String, identity: Identity },
+    /// The gRPC health service says that it serves; or answers, `whatever` it says.
+    GrpcHealth { url: String, name: String, identity: Identity, whatever: bool },
 }
 
 impl Ready {
@@ -31,7 +31,11 @@ impl Ready {
                 status => Err(format!("{url} answers {status}")),
             },
             Ready::AnyHttp(url) => get(url).await.map(|_| ()),
-            Ready::GrpcHealth { url, name, identity } => grpc(url, name, identity).await,
+            Ready::GrpcHealth { url, name, identity, whatever } => match grpc(url, name, identity).await? {
+                ServingStatus::Serving => Ok(()),
+                _ if *whatever => Ok(()),
+                other => Err(format!("{name} says {}", other.as_str_name())),
+            },
         }
     }
 }
@@ -50,7 +54,7 @@ async fn get(url: &str) -> Result<reqwest::StatusCode, String> {
     client.get(url).send().await.map(|response| response.status()).map_err(|error| with_causes(&error))
 }
 
-async fn grpc(url: &str, name: &str, identity: &Identity) -> Result<(), String> {
+async fn grpc(url: &str, name: &str, identity: &Identity) -> Result<ServingStatus, String> {
     let read = |path: &PathBuf| std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
     let tls = ClientTlsConfig::new()
         .domain_name(name)
@@ -61,10 +65,7 @@ async fn grpc(url: &str, name: &str, identity: &Identity) -> Result<(), String> 
     let endpoint = endpoint.connect_timeout(ANSWER_WITHIN).timeout(ANSWER_WITHIN);
     let channel = endpoint.connect().await.map_err(|error| with_causes(&error))?;
     let asked = HealthClient::new(channel).check(HealthCheckRequest { service: String::new() }).await;
-    match asked.map_err(|status| status.to_string())?.into_inner().status() {
-        ServingStatus::Serving => Ok(()),
-        other => Err(format!("{name} says {}", other.as_str_name())),
-    }
+    Ok(asked.map_err(|status| status.to_string())?.into_inner().status())
 }
 
 /// "error sending request" alone helps nobody.

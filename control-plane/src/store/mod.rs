@@ -23,6 +23,7 @@ pub use keys::{KeyRow, NewKey};
 pub use sessions::{NewSession, SessionRow};
 pub use spools::{NewSpoolRow, SpoolRow};
 
+use sqlx::migrate::MigrateError;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{PgPool, Postgres, Transaction};
 use std::str::FromStr;
@@ -33,8 +34,8 @@ use types::ErrorCode;
 
 const CONNECTIONS_MAX: u32 = 16;
 const ACQUIRE_WAIT: Duration = Duration::from_secs(3);
-/// How long a start waits for PostgreSQL.
-const START_WAIT: Duration = Duration::from_secs(60);
+/// That PostgreSQL is away is said so often.
+const SAY_EVERY: Duration = Duration::from_secs(60);
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 /// PostgreSQL ends what takes longer, and what a control plane that died left open with its locks.
@@ -64,36 +65,51 @@ fn where_taken(error: sqlx::Error, constraint: &str, refusal: impl FnOnce() -> S
 
 pub struct Store {
     pool: PgPool,
+    options: PgConnectOptions,
     /// A change that nodes should hear of was made here.
     pub changed: Notify,
 }
 
 impl Store {
-    /// Waits for PostgreSQL, and brings the tables up to date.
-    pub async fn open(url: &str) -> anyhow::Result<Store> {
+    /// Asks nobody yet: calls fail until PostgreSQL answers, and [`Store::prepare`] has made the tables.
+    pub fn new(url: &str) -> Result<Store, sqlx::Error> {
         let options = PgConnectOptions::from_str(url)?.application_name("control-plane");
-        let pool = PgPoolOptions::new().acquire_timeout(ACQUIRE_WAIT);
-        // Migrations take as long as they take; one control plane at a time runs them.
-        let untimed = connected(pool.clone().max_connections(1), &options).await?;
-        sqlx::migrate!("../migrations").run(&untimed).await?;
-        untimed.close().await;
-        let pool = pool.max_connections(CONNECTIONS_MAX).connect_with(options.options(TIMEOUTS)).await?;
-        Ok(Store { pool, changed: Notify::new() })
+        let pool = PgPoolOptions::new().acquire_timeout(ACQUIRE_WAIT).max_connections(CONNECTIONS_MAX);
+        let pool = pool.connect_lazy_with(options.clone().options(TIMEOUTS));
+        Ok(Store { pool, options, changed: Notify::new() })
+    }
+
+    /// Waits for PostgreSQL, however long, and brings the tables up to date.
+    pub async fn prepare(&self) -> Result<(), MigrateError> {
+        let mut pause = RETRY_MIN;
+        let mut said: Option<Instant> = None;
+        loop {
+            // Migrations take as long as they take; one control plane at a time runs them.
+            let untimed = PgPoolOptions::new().acquire_timeout(ACQUIRE_WAIT).max_connections(1);
+            let error = match untimed.connect_with(self.options.clone()).await {
+                Ok(untimed) => match sqlx::migrate!("../migrations").run(&untimed).await {
+                    Ok(()) => {
+                        untimed.close().await;
+                        return Ok(());
+                    }
+                    Err(MigrateError::Execute(error)) if is_away(&error) => error,
+                    Err(error) => return Err(error),
+                },
+                Err(error) => error,
+            };
+            if said.is_none_or(|at| at.elapsed() >= SAY_EVERY) {
+                tracing::warn!(%error, "PostgreSQL cannot be reached; elections go on without it");
+                said = Some(Instant::now());
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(RETRY_MAX);
+        }
     }
 }
 
-async fn connected(pool: PgPoolOptions, options: &PgConnectOptions) -> Result<PgPool, sqlx::Error> {
-    let until = Instant::now() + START_WAIT;
-    let mut pause = RETRY_MIN;
-    loop {
-        match pool.clone().connect_with(options.clone()).await {
-            Ok(pool) => return Ok(pool),
-            Err(error) if Instant::now() >= until => return Err(error),
-            Err(error) => tracing::warn!(%error, "PostgreSQL is not there yet"),
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(RETRY_MAX);
-    }
+/// Later it may be different.
+fn is_away(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed)
 }
 
 type Tx = Transaction<'static, Postgres>;

@@ -23,10 +23,16 @@ struct Someone {
     refresh: [u8; 32],
 }
 
+async fn opened(url: &str) -> Store {
+    let store = Store::new(url).expect("an address");
+    store.prepare().await.expect("PostgreSQL answers");
+    store
+}
+
 impl Site {
     async fn start() -> Site {
         let database = Database::create().await;
-        let store = Store::open(&database.url).await.expect("opened");
+        let store = opened(&database.url).await;
         Site { database, store }
     }
 
@@ -320,9 +326,9 @@ async fn a_keys_last_use_never_goes_back() {
 #[tokio::test]
 async fn control_planes_that_start_together_migrate_once() {
     let database = Database::create().await;
-    let stores = futures::future::join_all((0..3).map(|_| Store::open(&database.url))).await;
+    let stores = futures::future::join_all((0..3).map(|_| opened(&database.url))).await;
     for store in stores {
-        let plans = store.expect("opened").plans().await.expect("read");
+        let plans = store.plans().await.expect("read");
         let plans: Vec<_> = plans.iter().map(|plan| (plan.name.as_str(), plan.replicas)).collect();
         assert_eq!(plans, [("free", 1), ("starter", 2), ("pro", 3), ("scale", 5)]);
     }
