@@ -52,3 +52,33 @@ async fn a_receive_that_waits_at_another_node_wakes_for_a_message() {
     assert!(begun.elapsed() < Duration::from_secs(20), "it woke at once, not at the end of its wait");
     cluster.stop().await;
 }
+
+/// More of them than HTTP/2 gives a client's connection streams: a node passes on what many clients ask.
+const CROWD: usize = 1_200;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowd_that_waits_at_another_node_holds_nobody_up_there() {
+    let cluster = Cluster::start(3).await.expect("it starts");
+    let primary = cluster.primary_of("default").await.expect("a primary");
+    let there = cluster.api(cluster.others(primary)[0]);
+    for queue in ["idle", "busy"] {
+        there.put_queue(queue, &json!({})).await.expect("made");
+    }
+    let mut crowd = tokio::task::JoinSet::new();
+    for _ in 0..CROWD {
+        let api = there.clone();
+        crowd.spawn(async move { api.receive("idle", &json!({ "waitSeconds": 20 })).await });
+    }
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(5) {
+        let asked = Instant::now();
+        there.send("busy", "past them").await.expect("sent");
+        assert!(asked.elapsed() < Duration::from_secs(5), "held up for {:?}", asked.elapsed());
+    }
+    // They were there all the while, and none of them was refused.
+    while let Some(waited) = crowd.join_next().await {
+        assert!(waited.expect("no panic").expect("answered").is_empty());
+    }
+    assert!(begun.elapsed() > Duration::from_secs(15), "they waited");
+    cluster.stop().await;
+}
