@@ -88,9 +88,6 @@ impl Pairs for PairTable {
     fn silent(&self, node: &NodeName, now: Moment) -> Option<Duration> {
         self.with(node, |pair| pair.follows.received_healthy())?.map(|at| now.since(at))
     }
-    fn is_healthy(&self) -> bool {
-        true
-    }
     fn refused(&self, node: &NodeName) -> bool {
         self.with(node, |pair| pair.refused).unwrap_or(false)
     }

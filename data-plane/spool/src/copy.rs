@@ -261,7 +261,7 @@ impl SpoolCopy {
         Probed {
             copy: self.id.copy,
             sealed: self.meta.sealed,
-            serving: self.serving_epoch(ctx).filter(|_| ctx.pairs.is_healthy()),
+            serving: self.serving_epoch(ctx),
             leading: self.primary_epoch(),
             heard: primary.and_then(|node| ctx.pairs.silent(node, ctx.now.mono)),
             primary_refused: primary.is_some_and(|node| ctx.pairs.refused(node)),

@@ -194,9 +194,9 @@ pub struct Sealed {
 pub struct Probed {
     pub copy: CopyId,
     pub sealed: Epoch,
-    /// The epoch that this copy is the serving, healthy primary of.
+    /// The epoch that this copy is the serving primary of.
     pub serving: Option<Epoch>,
-    /// The epoch that it is the primary of, though it may have to wait for promises, or for its disk.
+    /// The epoch that it is the primary of, though it may have to wait for promises.
     pub leading: Option<Epoch>,
     /// How long ago this copy last heard of a serving, healthy primary; `None`: not since its start.
     pub heard: Option<std::time::Duration>,

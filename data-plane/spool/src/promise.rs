@@ -46,8 +46,6 @@ pub trait Pairs {
     /// For how long no beat of this node's healthy process has arrived, as far as this process was running to hear
     /// it; `None`: none since its start.
     fn silent(&self, node: &NodeName, now: Moment) -> Option<Duration>;
-    /// Whether this node's own disk and threads are fine.
-    fn is_healthy(&self) -> bool;
     /// The node's address refuses connections since its last one was reset.
     fn refused(&self, node: &NodeName) -> bool;
 }

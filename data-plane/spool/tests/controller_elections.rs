@@ -255,7 +255,7 @@ fn a_primary_that_answers_is_left_alone() {
     assert_eq!(bench.feed(Input::Suspected { refused: true }), probes(&[1, 2, 3], 3));
 }
 
-/// It waits for promises, or its disk is slow: what it says of itself is no reason to depose it.
+/// It waits for promises: what it says of itself is no reason to depose it.
 #[test]
 fn a_primary_that_leads_without_serving_is_deposed_when_the_others_have_lost_it() {
     let leads = Probed { leading: Some(Epoch(3)), ..lost() };

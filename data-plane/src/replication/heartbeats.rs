@@ -121,9 +121,7 @@ async fn note_running(shared: &Shared) {
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         every.tick().await;
-        shared
-            .pairs
-            .note_running((shared.settings.moment)(), shared.settings.healthy.load(Ordering::Relaxed));
+        shared.pairs.note_running((shared.settings.moment)());
     }
 }
 

@@ -36,7 +36,6 @@ struct Inner {
 struct Running {
     noted: Moment,
     since: Moment,
-    healthy: bool,
 }
 
 struct Pair {
@@ -47,18 +46,17 @@ struct Pair {
 
 impl PairTable {
     pub fn new(node: NodeName, process: ProcessId) -> PairTable {
-        let running = Running { healthy: true, ..Running::default() };
-        PairTable { node, process, inner: Mutex::new(Inner { running, ..Inner::default() }) }
+        PairTable { node, process, inner: Mutex::default() }
     }
 
     /// Called at every beat's time. After a longer gap this process was stopped, and whoever it did not hear
     /// meanwhile may have spoken.
-    pub fn note_running(&self, now: Moment, healthy: bool) {
+    pub fn note_running(&self, now: Moment) {
         let running = &mut self.inner.lock().running;
         if now.since(running.noted) > STOPPED_MIN {
             running.since = now;
         }
-        (running.noted, running.healthy) = (now, healthy);
+        running.noted = now;
     }
 
     /// The next beat for a node; `now` is read before. Nothing for this node itself.
@@ -149,10 +147,6 @@ impl Pairs for PairTable {
         // It has only just begun to run again.
         let since = if now.since(noted) > STOPPED_MIN { now } else { since };
         Some(now.since(heard.max(since)))
-    }
-
-    fn is_healthy(&self) -> bool {
-        self.inner.lock().running.healthy
     }
 
     fn refused(&self, node: &NodeName) -> bool {
@@ -256,16 +250,16 @@ mod tests {
     fn a_process_that_was_stopped_blames_nobody_for_what_it_did_not_hear() {
         let (table, b) = (table("a", PRIMARY), NodeName::from("b"));
         let at = |ms: u64| Moment::ZERO + Duration::from_millis(ms);
-        table.note_running(at(100), true);
+        table.note_running(at(100));
         let beat = Beat { process: COPY, number: 1, seen: None, healthy: true };
         table.on_beat(&b, Now { mono: at(100), wall: WallMs(0) }, &beat);
         for ms in (200..=5_000).step_by(100) {
-            table.note_running(at(ms), true);
+            table.note_running(at(ms));
         }
         let silent = |ms| table.silent(&b, at(ms)).map(|span| span.as_millis());
         assert_eq!(silent(5_050), Some(4_950), "it ran all the time");
         assert_eq!(silent(9_000), Some(0), "it runs again, and has not noted it yet");
-        table.note_running(at(9_010), true);
+        table.note_running(at(9_010));
         assert_eq!(silent(9_060), Some(50));
         assert_eq!(table.silent(&"c".into(), at(9_060)), None);
     }

@@ -95,7 +95,7 @@ impl Round {
                 Some(epoch) if epoch >= record.epoch => Verdict::Serving,
                 // It has not heard of the epochs that came after its own.
                 Some(_) => Verdict::Elect { last_first: true },
-                // It waits for promises, or its disk is slow. Without the others nobody could serve in its place; else
+                // It waits for promises. Without the others nobody could serve in its place; else
                 // they say whether they have lost it.
                 None if own.leading == Some(record.epoch) => match record.n == 1 || record.k == 0 {
                     true => Verdict::Serving,

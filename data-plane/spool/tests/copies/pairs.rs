@@ -70,9 +70,6 @@ impl Pairs for PairTable {
     fn silent(&self, node: &NodeName, now: Moment) -> Option<Duration> {
         self.with(node, |(_, follows)| follows.received_healthy()).map(|at| now.since(at))
     }
-    fn is_healthy(&self) -> bool {
-        true
-    }
     fn refused(&self, _: &NodeName) -> bool {
         false
     }

@@ -344,9 +344,6 @@ impl Pairs for NoPairs {
     fn silent(&self, _: &NodeName, _: Moment) -> Option<Duration> {
         None
     }
-    fn is_healthy(&self) -> bool {
-        true
-    }
     fn refused(&self, _: &NodeName) -> bool {
         false
     }
